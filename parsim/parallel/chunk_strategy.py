@@ -49,7 +49,8 @@ def sharding_of(plan: Plan, chunk: Chunk, role: str) -> Sharding:
         return strategies[0] if len(strategies) == 1 else SeveralStrategies(tuple(strategies))
     experts = tuple(weight for weight in weights if weight.parameter.expert)
     others = tuple(weight for weight in weights if not weight.parameter.expert)
-    if experts and plan.replicas > 1 and plan.parallelism.data.strategy in ("fsdp", "hsdp"):
+    several = plan.replicas > 1 or plan.training.offload.states
+    if experts and several and plan.parallelism.data.strategy in ("fsdp", "hsdp"):
         return _sharded_mixture(plan, chunk, others, experts)
     strategies = _alike(plan, chunk, role, others, plan.replicas)
     if experts:
@@ -112,7 +113,7 @@ def _strategy(
     if alone and plan.training.offload.states:  # the optimizer's host side is a shard of one
         if strategy in SHARDED:
             return FullyShardedDataParallel(*common, units=tuple(u for u in plan.units(chunk) if u.weights))
-        return ZeroOptimizer(*common, stage=1 if strategy == "zero1" else 2)
+        return ZeroOptimizer(*common, stage=1 if strategy == "zero1" else 2, **own)
     if alone and not plan.runtime.megatron:
         return Replicated(*common, **own)
     if alone or strategy == "ddp":

@@ -39,7 +39,7 @@ from parsim.parallel.expert_load import ExpertLoad, Histogram, Rows, histogram_f
 from parsim.parallel.groups import EXPERT, EXPERT_MODEL, EXPERT_TENSOR, PIPELINE, REPLICATING, TENSOR, Mesh
 from parsim.parallel.hooks import COUNTS, LAUNCHES, Emitter, Sharding, SilentHooks, Unit, Weight
 from parsim.parallel.replicated import Replicated
-from parsim.parallel.settings import EXCHANGE_SMS, ExpertParallel, Parallelism, Training
+from parsim.parallel.settings import EXCHANGE_SMS, ExpertParallel, Parallelism
 
 _SIZE, _TENSOR, _CAPACITY = "parallel.expert.size", "parallel.expert.tensor", "parallel.expert.capacity_factor"
 _STRATEGIES = ("none", "ddp", "zero1", "zero2", "fsdp", "hsdp")
@@ -158,7 +158,7 @@ def expert_load(expert: ExpertParallel, tokens: int) -> ExpertLoad:
     return ExpertLoad(expert.imbalance, expert.size, tokens, expert.capacity_factor, expert.pad_to_capacity)
 
 
-def expert_findings(model: Model, training: Training, parallelism: Parallelism, mesh: Mesh) -> list[Finding]:
+def expert_findings(model: Model, parallelism: Parallelism, mesh: Mesh) -> list[Finding]:
     """Why the experts of this model cannot be spread so; with the arithmetic."""
     expert = parallelism.expert
     if expert.pad_to_capacity and expert.capacity_factor is None:
@@ -185,10 +185,6 @@ def expert_findings(model: Model, training: Training, parallelism: Parallelism, 
         findings += histogram_findings(expert.imbalance, model)
     findings += _strategy_findings(parallelism)
     findings += _dispatcher_findings(expert, expert.size * parallelism.expert_width)
-    if training.offload.states:
-        findings.append(Finding("not supported yet: offloaded states with expert parallelism", "training.offload", None, "leave it out"))
-    if training.finetune is not None:
-        findings.append(Finding("not supported yet: fine-tuning with expert parallelism", "training.finetune", None, "leave it out"))
     return findings
 
 

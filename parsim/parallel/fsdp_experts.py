@@ -71,7 +71,7 @@ class ShardedExperts(FullyShardedDataParallel):
         """Wait for the experts, or make the copies that their products read."""
         if not self._alone:
             super().use(unit, at, backward=backward)
-        elif unit.weights and unit.name not in self._live:
+        elif unit.name not in self._live and self._gathered_bytes(unit):
             self._live.add(unit.name)
             at.compute("", "compute", self._copies.before_gather(*self._split(unit)), allocates=[self._whole(unit, at)])
 

@@ -190,7 +190,7 @@ class Replicated(Sharding):
         if not self._offloaded:
             return []
         category = place(self.training.offload.gradients, "gradients")
-        gradients = at.tensor("offloaded gradients", count * host_gradient(self.training.precision), category)
+        gradients = at.tensor(f"{self.label}offloaded gradients", count * host_gradient(self.training.precision), category)
         return [gradients, *host_buffers(at, self.training, count, self._state_bytes(), total)]
 
     @property

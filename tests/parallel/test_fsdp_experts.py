@@ -211,6 +211,8 @@ def test_copies_of_experts_that_nobody_else_has():
     [
         (1, 8, {}), (2, 4, {}), (2, 4, {"strategy": "hsdp", "shard": 4}), (1, 8, {"strategy": "hsdp", "shard": 8}),
         (1, 4, {"pipeline": {"size": 2}, "training": {"gradient_accumulation": 3}}), (1, 4, {"context": {"size": 2}}),
+        (1, 4, {"training": {"offload": {"parameters": "cpu", "gradients": "cpu", "optimizer": "cpu"}}}),
+        (2, 4, {"training": {"finetune": {"method": "lora"}}}), (1, 8, {"strategy": "zero1", "training": {"finetune": {"method": "lora"}}}),
     ],
 )  # fmt: skip
 def test_folded_is_unfolded(t, ep, more):
@@ -231,12 +233,77 @@ def test_one_rank_per_group_of_experts_is_fsdp_to_the_last_bit():
     assert [d.at_peak for d in before.measured.memory.devices] == [d.at_peak for d in after.measured.memory.devices]
 
 
+ON_CPU = {"offload": {"parameters": "cpu", "gradients": "cpu", "optimizer": "cpu"}}
+
+
+def kept(tree):
+    """Category -> bytes that stay with a rank, in its device's memory or in that of its host."""
+    made, found = passes(tree), Counter()
+    for number in made.resident:
+        row = made.table.rows[number]
+        found[row.category] += row.bytes
+    return found
+
+
+@pytest.mark.parametrize(("ep", "more", "ranks"), [(4, {}, 16), (8, {"strategy": "hsdp", "shard": 8}, 8)])
+def test_offloaded_states(ep, more, ranks):
+    """fp32 weights, gradients and Adam of the own shares, 16 B each, are on the host; of each share of experts, too."""
+    tree = scenario(ep, training=ON_CPU, **more)
+    found = kept(tree)
+    assert not found["parameters"] + found["gradients"] + found["optimizer"]
+    others = parameter_count(build(load(tree)).model) - 3 * EXPERTS
+    shares = (others + 3 * EXPERTS) / ranks  # P_e / ep over ranks / ep copies
+    host = {word: found[f"host {word}"] for word in ("parameters", "gradients", "optimizer")}
+    assert host == pytest.approx({"parameters": 4 * shares, "gradients": 4 * shares, "optimizer": 8 * shares}, rel=2e-3)
+    moved_out = sum(row.bytes * row.count for row in simulate(tree).collectives if row.kind == "d2h")
+    assert moved_out == pytest.approx(4 * shares, rel=2e-3)
+
+
+@pytest.mark.parametrize(("strategy", "ep", "copies"), [("zero1", 4, 4), ("zero2", 8, 2)])
+def test_zero_offload(strategy, ep, copies):
+    """DeepSpeed's ZeRO-Offload: bf16 weights stay; fp32 gradients, masters and Adam are on the host, 16 B of each share."""
+    tree = scenario(ep, strategy=strategy, training={"offload": {"optimizer": "cpu"}, "precision": "bf16"})
+    tree["software"] = {"profile": "deepspeed"}
+    found = kept(tree)
+    others = parameter_count(build(load(tree)).model) - 3 * EXPERTS
+    own = others / 16 + 3 * EXPERTS / ep / copies
+    assert found["parameters"] == pytest.approx(2 * (others + 3 * EXPERTS / ep), rel=1e-3)
+    assert found["host gradients"] + found["host optimizer"] == pytest.approx(16 * own, rel=2e-3)
+
+
+LORA = {"finetune": {"method": "lora"}}
+
+
+class TestFinetuning:
+    """Adapters beside attention; experts are frozen."""
+
+    def test_frozen_experts_are_gathered_and_not_reduced(self):
+        """In bf16 by four ranks: P_e / 4, three layers, twice."""
+        assert moved(simulate(scenario(4, training=LORA))) == {("all_gather", 4, 2 * EXPERTS // 4): 6}
+
+    def test_what_stays(self):
+        """2 B of a frozen weight: whole where the strategy keeps it whole, a share of it under FSDP."""
+        trees = [scenario(4, strategy=strategy, training=LORA) for strategy in ("ddp", "fsdp")]
+        whole, shared = (kept(tree)["parameters"] for tree in trees)
+        model = build(load(trees[0])).model
+        frozen = sum(p.count for block in model.blocks for p in block.parameters() if not p.trainable) - 3 * EXPERTS
+        trained = parameter_count(model) - frozen - 3 * EXPERTS
+        assert whole == pytest.approx(2 * (frozen + 3 * EXPERTS / 4) + 6 * trained, rel=1e-2)  # fp32 adapters and their bf16 casts
+        assert shared == pytest.approx(2 * (frozen + 3 * EXPERTS) / 16 + 4 * trained / 16, rel=1e-2)
+
+    def test_layers_that_train_reduce_their_experts(self):
+        report = simulate(scenario(4, training={"finetune": {"method": "freeze", "freeze": {"layers": 2}}}))
+        assert moved(report)["reduce_scatter", 4, 4 * EXPERTS // 4] == 1
+
+
 @pytest.mark.parametrize("resharded", [True, False])
 @pytest.mark.parametrize(("ep", "strategy", "shard"), [(4, {"strategy": "fsdp"}, {}), (8, {"strategy": "hsdp"}, {"shard_size": 8})])
 def test_the_program_is_legal(ep, strategy, shard, resharded):
     """Nothing is allocated twice or freed twice, and between steps a rank holds what it held before."""
-    for recompute, stages in itertools.product(("none", "full"), (1, 2)):
-        tree = scenario(ep, training={"recompute": recompute, "gradient_accumulation": 2}, pipeline={"size": stages})
+    plain = itertools.product(("none", "full"), (1, 2), ({},))
+    for recompute, stages, more in (*plain, ("none", 1, ON_CPU | {"gradient_accumulation": 1}), ("full", 1, LORA)):
+        training = {"recompute": recompute, "gradient_accumulation": 2} | more
+        tree = scenario(ep, training=training, pipeline={"size": stages})
         tree["parallel"]["data"] = {**strategy, **shard, "reshard_after_forward": resharded}
         program = execute(build(load(tree))).lowering.program
         assert check(program) == []

@@ -244,7 +244,8 @@ SPREAD = {
             "micro_batch": st.integers(1, 2),
             "gradient_accumulation": st.integers(1, 4),
             "recompute": st.sampled_from(["none", "full", {"blocks": 1}]),
-        }
+        },
+        optional={"finetune": st.just({"method": "lora"}), "offload": st.just({"optimizer": "cpu"})},
     ),
     "tensor": st.sampled_from([1, 2]),
     "pipeline": st.sampled_from([1, 1, 2]),
