@@ -189,7 +189,7 @@ class TestMessages:
 
 
 class TestStudies:
-    def test_a_sweep_over_expert_sizes_simulates_all(self):
+    def test_a_sweep_over_expert_sizes_finds_what_simulations_find(self):
         found = sweep(scenario(), "parallel.expert.size=1,2,4,8")
         steps = {entry.place.settings["parallel.expert.size"]: entry.scores[0] for entry in found.entries}
         expected = {size: simulate(scenario(expert={"size": size})).step_time for size in (1, 2, 4, 8)}
