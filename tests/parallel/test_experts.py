@@ -102,17 +102,22 @@ class TestStates:
         tree["model"] = model
         assert state_bytes(simulate(tree)) / 2**30 == pytest.approx(expected, abs=ROUNDED / 2**30)
 
-    @pytest.mark.parametrize(("t", "ep", "etp"), list(itertools.product((1, 2), (1, 2, 4), (1, 2))))
-    def test_any_grid(self, t, ep, etp):
+    @pytest.mark.parametrize(
+        ("t", "ep", "etp", "moments"), [*itertools.product((1, 2), (1, 2, 4), (1, 2), (4,)), (1, 4, 1, 2), (2, 2, 2, 2)]
+    )
+    def test_any_grid(self, t, ep, etp, moments):
+        """Master and two moments: 12 B, with moments in bf16 8 B."""
         tree = scenario(tensor={"size": t, "sequence_parallel": t > 1}, expert={"size": ep, "tensor": etp})
         tree["model"] |= {"hidden": 1024, "mlp": 4096}
+        if moments != 4:
+            tree["training"]["precision"] = {"preset": "bf16-fp32grad", "optimizer": "bf16"}
         built = build(load(tree))
         experts = sum(p.count for block in built.model.blocks for p in block.parameters() if p.expert)
         norms = sum(p.count for block in built.model.blocks for p in block.parameters() if p.split is None and not p.expert)
         others = parameter_count(built.model) - experts - norms
-        replicas, copies = 16 // t, 16 // (ep * etp)
+        replicas, copies, states = 16 // t, 16 // (ep * etp), 4 + 2 * moments
         local, own = others / t + norms, experts / (ep * etp)
-        assert state_bytes(simulate(tree)) == pytest.approx(local * (6 + 12 / replicas) + own * (6 + 12 / copies), abs=ROUNDED)
+        assert state_bytes(simulate(tree)) == pytest.approx(local * (6 + states / replicas) + own * (6 + states / copies), abs=ROUNDED)
 
 
 def peak(report):

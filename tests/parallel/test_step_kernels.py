@@ -44,6 +44,12 @@ def test_without_masters_everything_is_as_narrow_as_the_weights():
     assert moved(PURE) == [6, 14]
 
 
+def test_narrow_states():
+    """Moments of two bytes: Adam 4 + 8 + 8; masters as the 16 bits that bf16 weights lack: 4 + 4 + 8, and 2 + 2 for the weights."""
+    assert moved(replace(WIDE, optimizer_element=2)) == [12, 20, 6]
+    assert moved(replace(WIDE, optimizer_element=2, master=2)) == [12, 16, 4]
+
+
 def test_without_clipping_nothing_is_scaled():
     assert moved(WIDE, replace(FUSED, clip_gradients=False)) == [28, 6]
 

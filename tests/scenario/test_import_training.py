@@ -323,6 +323,14 @@ def megatron(options: str, **given: Any) -> dict[str, Any]:
             {"training.precision": {"preset": "fp8", "gradients": "bf16", "recipe": "nvfp4"}},
         ),
         (
+            "--bf16 --use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16",
+            {"training.precision": {"preset": "bf16-fp32grad", "master": "bf16", "optimizer": "bf16"}},
+        ),
+        (
+            "--bf16 --fp8-format e4m3 --fp8-recipe blockwise --use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16",
+            {"training.precision": {"preset": "fp8", "recipe": "blockwise", "optimizer": "bf16"}},
+        ),
+        (
             "--bf16 --use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16 --main-params-dtype fp16",
             {"training.precision": {"preset": "bf16-fp32grad", "master": "fp16", "optimizer": "bf16"}},
         ),

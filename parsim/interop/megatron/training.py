@@ -145,11 +145,19 @@ def _read_states(draft: ImportDraft, source: Source, changes: dict[str, Any], us
         for key in (master, first, second, aware):
             draft.harmless(key, "it counts with --use-precision-aware-optimizer only")
         return
-    draft.harmless(aware, "its types are given one by one")
+    options = (source.of(f"training.precision.{name}") for name in ("fp8", "fp4"))
+    narrow, offload = any(key is not None and key.value is not False for key in options), source.get("optimizer_cpu_offload")
+    managed = (not narrow or changes.get("recipe", "delayed") == "delayed") and not draft.flag(offload)
     if master is not None and master.value == "fp16":
         changes["master"] = "fp16"
         used.append(master)
+    elif managed and draft.flag(source.of("training.precision.bf16")):
+        # store_param_remainders: an fp32 master is the bf16 weight and 16 bits more (megatron/core/optimizer/optimizer_config.py)
+        changes["master"] = "bf16"
+        used.append(aware)
+        draft.only_if(master, ("fp32",), "parsim has fp32 and fp16 masters", "the 16 bits beyond the bf16 weight are kept")
     else:
+        draft.harmless(aware, "its types are given one by one")
         draft.only_if(master, ("fp32",), "parsim has fp32 and fp16 masters", "that is so anyway")
     if first is not None and second is not None and first.value == second.value and first.value in ("bf16", "fp16", "fp8"):
         changes["optimizer"] = first.value
@@ -281,13 +289,16 @@ def training_arguments(draft: ExportDraft) -> list[str]:
 
 def _precision(draft: ExportDraft) -> list[str]:
     path, wanted = "training.precision", draft.job.built.training.precision
+    states = _states(draft)
+    if states:
+        wanted = replace(wanted, master=4, optimizer_element=4)
     in_fp8 = [part for part in FP8_PARTS if wanted.narrow and part not in wanted.keep]
     name = preset_name(replace(wanted, keep=tuple(part for part in KEPT if part in wanted.keep or part in in_fp8)))
     if name == "fp8" and wanted.quantisation is not None and wanted.quantisation.recipe == "nvfp4":
         name = "nvfp4"
     if name in PRECISIONS:
         rows = [*PRECISIONS[name], *(f"keep.{part}" for part in in_fp8)]
-        said = [*(draft.written(f"{path}.{row}") for row in rows), *_recipe(draft), *_kept_layers(draft)]
+        said = [*(draft.written(f"{path}.{row}") for row in rows), *_recipe(draft), *_kept_layers(draft), *states]
         draft.says(path, " ".join(said) or "the default, fp32")
         return said
     if name.startswith("amp"):
@@ -298,6 +309,25 @@ def _precision(draft: ExportDraft) -> list[str]:
         text, hint = f"no arguments store {draft.job.stored}", f"use one of {', '.join(PRECISIONS)}"
     draft.refuses(path, text, hint)
     return []
+
+
+def _states(draft: ExportDraft) -> list[str]:
+    """Masters of two bytes and moments narrower than fp32: ``--use-precision-aware-optimizer``; nothing where they are neither."""
+    job, path = draft.job.built, "training.precision"
+    wanted = job.training.precision
+    recipe = wanted.quantisation.recipe if wanted.quantisation is not None else "delayed"
+    narrow = wanted.optimizer_element < 4 or wanted.master == 2
+    if not narrow or not wanted.master or wanted.activations > 2 or wanted.matmul == "fp16":
+        return []
+    if job.parallelism.data.strategy != "zero1" or job.training.optimizer.name not in ("adam", "adamw"):
+        text = "--use-precision-aware-optimizer needs --use-distributed-optimizer (parallel.data.strategy: zero1) and adam"
+        draft.refuses(path, text, "use zero1 and adamw, or fp32 masters and moments")
+    if recipe == "delayed" and wanted.master == 4:
+        draft.remarks(path, "Megatron-LM keeps the 16 bits of fp32 masters that the bf16 weights lack: master: bf16 here")
+    moment = {1: "fp8", 2: "bf16"}.get(wanted.optimizer_element)
+    said = [] if job.training.offload.optimizer == "cpu" else ["--use-precision-aware-optimizer"]
+    said += ["--main-params-dtype fp16"] if recipe != "delayed" and wanted.master == 2 else []
+    return said + ([f"--exp-avg-dtype {moment} --exp-avg-sq-dtype {moment}"] if moment else [])
 
 
 def _kept_layers(draft: ExportDraft) -> list[str]:
