@@ -13,6 +13,7 @@ blockwise      Transformer Engine   fp32, of 1 x 128 (weights: 128 x 128)       
 mxfp8          both                 8 bit, of 1 x 32                                            2 read, 1 + 1/32 written a direction
 nvfp4          Transformer Engine   8 bit, of 1 x 16, and one (largest value: 2 read)           2 read, 1/2 + 1/16 written a direction
 tensorwise     torchao              one, from the largest value (2 read)                        2 read, 1 written a direction
+deepseek-v3    DeepSeek             fp32, of 1 x 128 (weights: 128 x 128)                       2 read, 1 + 4/128 written, twice for x
 rowwise        torchao              fp32, of a row or a column of the operand                   2 read, 1 written; columns 2 read more
 =============  ===================  ==========================================================  =======================================
 
@@ -25,6 +26,10 @@ transposed after the gather. dy is quantised for dW only if W trains. NVFP4's co
 a weight has one scale for 16 x 16 elements but stores one for every 16, and both operands of every product are contiguous along the sum
 (``common/recipe``: NVFP4BlockScaling; ``csrc/quantizer.cpp``: NVFP4Quantizer::quantize_impl; ``csrc/extensions/normalization.cpp``).
 
+DeepSeek-V3 (2412.19437, section 3.3) quantises blocks as `blockwise` does, but caches x by rows: backward reads it, takes the scales back,
+transposes it and quantises it once more by columns (section 3.5.2). That its weights are quantised once a step and that no norm or
+activation writes fp8 is an assumption: the program is not public.
+
 torchao (``float8/float8_linear.py``: matmul_with_hp_or_float8_args) keeps x and W in bf16 and casts them again in backward; every pass
 casts weights. Its casts are torch.compile's kernels (assumption: a cast and the copy into the layout that ``torch._scaled_mm`` wants are
 one kernel; a largest value over a row joins it, one over a column or a tensor is a pass before).
@@ -36,13 +41,14 @@ from dataclasses import dataclass
 
 from parsim.kernel import Kernel, Memory
 
-TRANSFORMER_ENGINE, TORCHAO = "transformer-engine", "torchao"
+TRANSFORMER_ENGINE, TORCHAO, DEEPSEEK = "transformer-engine", "torchao", "deepseek"
 RECIPES: dict[str, tuple[str, ...]] = {
     "delayed": (TRANSFORMER_ENGINE,),
     "current": (TRANSFORMER_ENGINE,),
     "blockwise": (TRANSFORMER_ENGINE,),
     "mxfp8": (TRANSFORMER_ENGINE, TORCHAO),
     "nvfp4": (TRANSFORMER_ENGINE,),
+    "deepseek-v3": (DEEPSEEK,),
     "rowwise": (TORCHAO,),
     "tensorwise": (TORCHAO,),
 }
@@ -52,9 +58,9 @@ PRODUCTS = {"nvfp4": "fp4"}
 NARROW = {"fp8": 1.0, "fp4": 0.5}
 """types of products that need a recipe: bytes of an operand's element"""
 _PER_TENSOR = ("delayed", "current")
-_SCALES = {"blockwise": 4 / 128, "mxfp8": 1 / 32, "nvfp4": 1 / 16}
+_SCALES = {"blockwise": 4 / 128, "deepseek-v3": 4 / 128, "mxfp8": 1 / 32, "nvfp4": 1 / 16}
 """bytes of scales per element of an activation, in one direction"""
-_WEIGHT_SCALES = {"blockwise": 4 / 128**2, "mxfp8": 1 / 32, "nvfp4": 1 / 16}
+_WEIGHT_SCALES = {"blockwise": 4 / 128**2, "deepseek-v3": 4 / 128**2, "mxfp8": 1 / 32, "nvfp4": 1 / 16}
 _LARGEST_FIRST = {"current": 4, "nvfp4": 8}
 """recipes that read a tensor for its largest value first: bytes on which ranks agree that gather it (nvfp4: of rows and of columns)"""
 
@@ -72,7 +78,12 @@ class Quantisation:
 
     @property
     def _engine(self) -> bool:
-        return self.library == TRANSFORMER_ENGINE
+        return self.library != TORCHAO
+
+    @property
+    def _again(self) -> bool:
+        """The columns of x are made of what was kept of its rows."""
+        return self.recipe == "deepseek-v3"
 
     @property
     def _tensor_scale(self) -> bool:
@@ -137,7 +148,7 @@ class Quantisation:
         if not self._engine:
             return self._pass(count)
         if not self._tensor_scale:
-            return (*self._largest(count), self._both(count, trains))
+            return (*self._largest(count), self._both(count, trains and not self._again))
         transposed = trains and self.tn_only and not gathers
         if after_norm and self.recipe == "delayed":  # the norm writes one byte for two; the transpose reads and writes one each
             return (Memory(float(count)),) if transposed else ()
@@ -176,6 +187,8 @@ class Quantisation:
             second = () if self.recipe == "tensorwise" else self._pass(gradients, columns=True)
             once_more = (Memory(3.0 * gradients),) if self.recipe == "tensorwise" else ()
             return (*second, *once_more, *self._pass(inputs, columns=True, again=True))
+        if self._again:
+            return (Memory(2 * self._element * inputs),)
         if not (self._tensor_scale and self.tn_only):
             return ()
         return tuple(Memory(2.0 * count) for count, was in ((inputs, input_gathered), (gradients, gradient_gathered)) if was)
@@ -183,7 +196,7 @@ class Quantisation:
     @property
     def fuses_bias(self) -> bool:
         """The bias's gradient is summed by the kernel that quantises dy (``bgrad_quantize``)."""
-        return self._engine and self.recipe not in ("blockwise", "nvfp4")
+        return self._engine and self.recipe not in ("blockwise", "nvfp4", "deepseek-v3")
 
     def _largest(self, count: int) -> tuple[Kernel, ...]:
         """The pass that finds the largest value, and the kernel that makes a scale of it."""

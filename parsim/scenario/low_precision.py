@@ -8,7 +8,7 @@ from dataclasses import replace
 from parsim.errors import Finding
 from parsim.hardware.device import Device
 from parsim.model.kept_layers import layer_numbers
-from parsim.model.low_precision import RECIPES, TRANSFORMER_ENGINE, Quantisation
+from parsim.model.low_precision import RECIPES, TORCHAO, Quantisation
 from parsim.model.model import Model
 from parsim.parallel.settings import KEPT, Precision
 from parsim.scenario.precision import Wanted
@@ -38,7 +38,7 @@ def quantised(
         assumptions.append(profile.assumption("fp8_recipe", recipe, "fp8.recipe"))
     own = RECIPES[profile.recipe][0]
     library = own if own in RECIPES[recipe] else RECIPES[recipe][0]
-    engine = library == TRANSFORMER_ENGINE
+    engine = library != TORCHAO
     tn_only = engine and any(map(_tn_only, devices))
     made = Quantisation(recipe, library, tn_only, caches_weights=engine and strategy not in RESHARDED)
     findings = [Finding(reason, _PATH, recipe, hint) for device in devices for reason, hint in _refusals(recipe, device)][:1]
@@ -100,6 +100,6 @@ def _refusals(recipe: str, device: Device) -> list[tuple[str, str]]:
                 f"use {fp8}",
             )
         ]
-    if recipe in ("blockwise", "rowwise") and 0 < capability < HOPPER:
+    if recipe in ("blockwise", "rowwise", "deepseek-v3") and 0 < capability < HOPPER:
         return [(f"{recipe} products need Hopper or later, not {device.name}", "use delayed, current or tensorwise")]
     return []

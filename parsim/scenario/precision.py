@@ -29,8 +29,12 @@ WIDTHS = {
 MATMULS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 _KEYS = ("preset", *WIDTHS, "matmul", "keep", "keep_layers", "recipe")
 MOST_LAYERS = 10_000
-SHORT = {name: {"preset": "fp8", "recipe": name} for name in ("mxfp8", "nvfp4")}
-"""words for a preset with a recipe"""
+SHORT = {
+    "mxfp8": {"preset": "fp8", "recipe": "mxfp8"},
+    "nvfp4": {"preset": "fp8", "recipe": "nvfp4"},
+    "deepseek-v3": {"preset": "fp8", "recipe": "deepseek-v3", "optimizer": "bf16"},
+}
+"""words for a preset with a recipe; DeepSeek-V3's moments are bf16, its masters and gradients fp32 (2412.19437, section 3.3.3)"""
 
 
 def _preset(name: str, sizes: tuple[int, int, int], activations: int, matmul: str, *, casts: int = 0, element: int = 4) -> Precision:
@@ -76,7 +80,6 @@ _LATER = {
 _RECIPE_HINTS = {
     "fp4": "write nvfp4",
     "mxfp4": "not supported yet: no library trains in it; write nvfp4 or mxfp8",
-    "deepseek-v3": "not supported yet; blockwise comes nearest",
     "dynamic": "write current (Transformer Engine) or tensorwise (torchao)",
     "float8": "write tensorwise",
     "block": "write blockwise",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from parsim.errors import InputError
 from parsim.kernel import Gemm, Memory
 from parsim.model.linear import Linear
-from parsim.model.low_precision import RECIPES, TORCHAO, TRANSFORMER_ENGINE, Quantisation
+from parsim.model.low_precision import DEEPSEEK, RECIPES, TORCHAO, TRANSFORMER_ENGINE, Quantisation
 from parsim.model.model import Work, Workload
 from parsim.run import simulate
 from parsim.scenario.build import build
@@ -30,6 +30,10 @@ def engine(recipe: str, *, hopper: bool = True, caches: bool = True) -> Quantisa
 
 def torchao(recipe: str) -> Quantisation:
     return Quantisation(recipe, TORCHAO, tn_only=False, caches_weights=False)
+
+
+def deepseek(*, caches: bool = True) -> Quantisation:
+    return Quantisation("deepseek-v3", DEEPSEEK, tn_only=True, caches_weights=caches)
 
 
 def moved(kernels: Any) -> float:
@@ -66,6 +70,7 @@ def whole_step(casts: Quantisation, **changes: Any) -> float:
         (engine("blockwise"), 848_326_656),  # 4.0625, weights 2 + 2 (1 + 4 / 128^2)
         (engine("mxfp8", hopper=False), 851_968_000),  # 4.0625
         (engine("nvfp4", hopper=False), 1_074_790_400),  # 5.125: 2 read for the largest value, 2 read, 2 x 0.5625 written
+        (deepseek(), 5.09375 * X + 4.0625 * DY + 4.00048828125 * W),  # x once more: 1.03125 read, 1.03125 written
         (torchao("tensorwise"), 8 * (X + W + DY)),
         (torchao("rowwise"), 8 * (X + W + DY)),
         (torchao("mxfp8"), 2 * 3.03125 * (X + W + DY)),
@@ -85,7 +90,7 @@ def test_what_a_linear_layer_gains() -> None:
 
 @given(st.sampled_from(sorted(RECIPES)), st.booleans(), st.booleans())
 def test_a_frozen_weight_needs_no_columns(recipe: str, hopper: bool, caches: bool) -> None:
-    own = TORCHAO if recipe in ("tensorwise", "rowwise") else TRANSFORMER_ENGINE
+    own = RECIPES[recipe][0]
     casts = Quantisation(recipe, own, hopper, caches and own == TRANSFORMER_ENGINE)
     frozen, trained = layer(casts, trainable=False), layer(casts)
     assert frozen.backward_weight == frozen.saves == ()
@@ -116,6 +121,7 @@ def test_norms_write_what_products_read() -> None:
         (engine("mxfp8", hopper=False), 1.03125, 2.0625, 1.03125, 2.0625),
         (engine("nvfp4", hopper=False), 0.5625, 1.125, 0.5625, 1.125),
         (engine("delayed", caches=False), 1, 0, 1, 1),
+        (deepseek(), 1.03125, 2 * (1 + 4 / 128**2), 1.03125, 2.0625),
         (torchao("tensorwise"), 0, 0, 1, 1),
         (torchao("rowwise"), 0, 0, 0, 0),
     ],
@@ -258,6 +264,7 @@ def test_the_recipe_is_an_assumption_unless_it_is_written() -> None:
             ("training.precision={preset: fp8, recipe: nvfp4, keep: [embedding, router, norm, attention]}", "cluster.topology=hgx-b200"),
             "no library multiplies head in fp4",
         ),
+        ((RECIPE("deepseek-v3"), "cluster.topology=8x-rtx-4090-pcie"), "deepseek-v3 products need Hopper"),
         ((RECIPE("mxfp4"),), "not supported yet: no library trains in it"),
         ((RECIPE("delay"),), "no recipe of narrow products"),
         (("training.precision={preset: fp8, gather: fp8}",), "not supported yet: parameters gathered in fp8"),
@@ -286,6 +293,18 @@ def test_four_bits() -> None:
     assert mfu["bf16-fp32grad"] / mfu["nvfp4"] == pytest.approx(9000 / 2250)
     with pytest.raises(InputError, match="user buffers take operands in fp8 and wider"):
         simulate(load(SCENARIO, "training.precision=nvfp4", *on, "parallel.tensor.overlap=full"))
+
+
+def test_deepseek_v3() -> None:
+    """Moments in bf16, masters and gradients in fp32: 14 B a parameter; experts in fp8, head, router, embedding and cores in bf16."""
+    built = build(load(SCENARIO, "training.precision=deepseek-v3"))
+    assert built.bytes_per_parameter == "2+4+4+4 = 14 B/parameter (+2.00049 cached)"
+    assert built.training.precision.keep == ("embedding", "head", "router", "norm", "attention")
+    whole = build(load(SCENARIO, RECIPE("deepseek-v3")))
+    assert whole.bytes_per_parameter == "2+4+4+8 = 18 B/parameter (+2.00049 cached)"
+    own = build(load(SCENARIO, "training.precision={preset: deepseek-v3, optimizer: fp32}"))
+    assert replace(own.training.precision, name="fp8") == whole.training.precision
+    assert simulate(load(SCENARIO, RECIPE("blockwise"))).step_time < simulate(load(SCENARIO, RECIPE("deepseek-v3"))).step_time
 
 
 def test_fp32_shards_are_gathered_in_bf16() -> None:

@@ -109,8 +109,8 @@ LEAVES: dict[str, Leaf] = {
     "training.iteration": leaf("first", same={"steady": None}),
     "training.backward": leaf(False),
     "training.step": leaf(False),
-    "training.precision": leaf(*PRESETS, *FP16, "mxfp8", "nvfp4", same=AS_PRECISE),
-    "training.precision.preset": leaf(*PRESETS, *FP16, "mxfp8", "nvfp4", same=AS_PRECISE),
+    "training.precision": leaf(*PRESETS, *FP16, "mxfp8", "nvfp4", "deepseek-v3", same=AS_PRECISE),
+    "training.precision.preset": leaf(*PRESETS, *FP16, "mxfp8", "nvfp4", "deepseek-v3", same=AS_PRECISE),
     "training.precision.parameters": leaf("fp32", "fp8", "none", 0, 1, same=HALF),
     "training.precision.gradients": leaf("fp32", "fp8", "none", 0, 1, same=HALF),
     "training.precision.master": leaf("none", "bf16", "fp8", 1, same={**WHOLE, 0: "none"}),
@@ -125,7 +125,7 @@ LEAVES: dict[str, Leaf] = {
         1, [0, 2], same={0: None}, training__precision={"preset": "fp8", "recipe": "current"}, cluster__topology="hgx-h100"
     ),
     "training.precision.recipe": leaf(
-        "delayed", "current", "blockwise", "mxfp8", "nvfp4", "rowwise", same={"auto": None, "tensorwise": None},
+        "delayed", "current", "blockwise", "mxfp8", "nvfp4", "rowwise", "deepseek-v3", same={"auto": None, "tensorwise": None},
         training__precision__preset="fp8", cluster__topology="hgx-b200",
     ),
     "training.precision.reduce": leaf("fp32", "fp8", "none", 0, same={**HALF, 1: "fp8"}),

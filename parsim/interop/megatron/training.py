@@ -10,6 +10,7 @@ from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import write_micro_batch
 from parsim.interop.keys import Key, Source
 from parsim.model.kept_products import MATMULS
+from parsim.model.low_precision import DEEPSEEK
 from parsim.parallel.settings import KEPT
 
 PRECISIONS: dict[str, tuple[str, ...]] = {
@@ -351,7 +352,8 @@ def _recipe(draft: ExportDraft) -> list[str]:
     if quantisation is None or quantisation.recipe == "nvfp4":  # which --fp4-format says
         return []
     if quantisation.recipe not in draft.table.rows[path].words:
-        text = f"{quantisation.recipe} products are torchao's, not Transformer Engine's"
+        whose = "DeepSeek's" if quantisation.library == DEEPSEEK else "torchao's"
+        text = f"{quantisation.recipe} products are {whose}, not Transformer Engine's"
         draft.refuses("training.precision", text, "use recipe: delayed, current, blockwise or mxfp8, or --to fsdp")
         return []
     return [draft.written(path, quantisation.recipe)]
