@@ -65,6 +65,11 @@ _LARGEST_FIRST = {"current": 4, "nvfp4": 8}
 """recipes that read a tensor for its largest value first: bytes on which ranks agree that gather it (nvfp4: of rows and of columns)"""
 
 
+_ROWS = {"mxfp8": 32, "nvfp4": 64, "deepseek-v3": 128}
+"""recipe -> what an expert's rows are a multiple of; 16 of all others. NVIDIA/Megatron-LM: get_fp8_align_size in fp8_utils.py (32, 16),
+get_fp4_align_size in fp4_utils.py (64); pytorch/torchtitan, TOKEN_GROUP_ALIGN_SIZE_M (16, mxfp8 32); deepseek-ai/DeepGEMM, README: 128"""
+
+
 @dataclass(frozen=True, slots=True)
 class Quantisation:
     """How the products of a job are made in eight or four bits."""
@@ -108,6 +113,16 @@ class Quantisation:
     def layouts(self) -> tuple[str, str]:
         """Layouts of the products of the input's and of the weight's gradient."""
         return ("TN", "TN") if self.tn_only or not self._engine or self.recipe == "nvfp4" else ("NN", "NT")
+
+    @property
+    def padding(self) -> int:
+        """Rows that an expert's own are filled up with on average: half of what they are a multiple of."""
+        return _ROWS.get(self.recipe, 16) // 2
+
+    @property
+    def pads_by_itself(self) -> bool:
+        """Rows are filled up by kernels of their own (``Fp8Padding`` and ``Fp8Unpadding``), not where tokens are put in order."""
+        return self.library == TRANSFORMER_ENGINE
 
     # -- what is kept and sent ------------------------------------------------------------------------------------
 

@@ -116,7 +116,12 @@ class Dispatch(Layer):
 
 @dataclass(frozen=True, slots=True)
 class GroupedLinear(Layer):
-    """One product per expert, with weights [experts, out, in]; tokens spread evenly over a rank's experts."""
+    """One product per expert, with weights [experts, out, in]; tokens spread evenly over a rank's experts.
+
+    Narrow products take rows of an expert by 16 or more (`Quantisation.padding`). Transformer Engine copies the tokens into such rows
+    before the first product and the results out of them behind the second, and their gradients the other way (NVIDIA/Megatron-LM:
+    megatron/core/transformer/moe/experts.py, quantization_padding; not with --moe-router-padding-for-quantization).
+    """
 
     in_features: int
     out_features: int
@@ -141,30 +146,44 @@ class GroupedLinear(Layer):
 
     def filled(self, at: Workload) -> float:
         """Share of the executed rows that are tokens: every expert runs on the same whole number of rows."""
-        local = -(-self.experts // at.expert)
+        local, rows = self._rows(at)
         copies = dispatched(at, self.top_k)
-        return copies / (-(-copies // local) * local) if copies else 1.0
+        return copies / (rows * local) if copies else 1.0
+
+    def _rows(self, at: Workload) -> tuple[int, int]:
+        """(experts of the rank, rows that the product of each of them executes)."""
+        local = -(-self.experts // at.expert)
+        rows = -(-dispatched(at, self.top_k) // local)
+        return local, rows + (at.casts.padding if at.casts is not None and rows else 0)
+
+    def _padding(self, at: Workload, copies: int, n: int, k: int) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+        """Copies of `copies` rows into the rows that products take, or out of them: (before, behind) the forward product."""
+        if at.casts is None or not at.casts.pads_by_itself:
+            return (), ()
+        column = self.split == "column"
+        return ((Memory(2 * copies * k * at.element),), ()) if column else ((), (Memory(2 * copies * n * at.element),))
 
     def training_work(self, at: Workload) -> Work:
         """As `Linear`, on top_k copies of each token."""
-        local = -(-self.experts // at.expert)
         copies = dispatched(at, self.top_k)
-        m = -(-copies // local)
+        local, m = self._rows(at)
+        padded = copies + (at.casts.padding * local if at.casts is not None and copies else 0)
         n = expert_shard(self.out_features, at) if self.split == "column" else self.out_features
         k = expert_shard(self.in_features, at) if self.split == "row" else self.in_features
         operand = at.operand
-        casts = product_casts(at, (copies * k, copies * k), (copies * n, copies * n), local * n * k, trains=self.trainable)
+        casts = product_casts(at, (padded * k, padded * k), (padded * n, padded * n), local * n * k, trains=self.trainable)
+        before, behind = self._padding(at, copies, n, k)
         weight: tuple[Kernel, ...] = ()
         saves: tuple[Save, ...] = ()
         if self.trainable:
             weight = (*casts.weight, Gemm(n, k, m, local, at.dtype, operand, weight_gradient=True, layout=casts.layouts[1], grouped=True))
-            saves = (saved_input(self.name, self.inputs[0], copies * k, at),)
+            saves = (saved_input(self.name, self.inputs[0], padded * k if at.casts is not None and at.casts.saved else copies * k, at),)
             weight += (Memory(copies * n * at.element),) if self.bias and not casts.fused_bias else ()
         if self.split == "column" and not at.library:
             saves += (Save(f"{self.name}.offsets", 4 * local),)
         return Work(
-            (*casts.forward, Gemm(m, n, k, local, at.dtype, operand, grouped=True)),
-            (*casts.input, Gemm(m, k, n, local, at.dtype, operand, layout=casts.layouts[0], grouped=True)),
+            (*before, *casts.forward, Gemm(m, n, k, local, at.dtype, operand, grouped=True), *behind),
+            (*behind, *casts.input, Gemm(m, k, n, local, at.dtype, operand, layout=casts.layouts[0], grouped=True), *before),
             weight,
             copies * n * at.element,
             (copies * k * at.element,),
