@@ -79,6 +79,7 @@ _LATER = {
 """keys that no version knows so far"""
 _RECIPE_HINTS = {
     "fp4": "write nvfp4",
+    "int8": "not supported yet: products in int8; rowwise has the same passes in fp8",
     "mxfp4": "not supported yet: no library trains in it; write nvfp4 or mxfp8",
     "dynamic": "write current (Transformer Engine) or tensorwise (torchao)",
     "float8": "write tensorwise",
@@ -225,6 +226,8 @@ def _size(key: str, value: Any) -> Any:
         if value not in MATMULS:
             raise ValueError(f"matmul: {shown(value)} is not one of {', '.join(MATMULS)}")
         return value
+    if key == "parameters" and value in ("fp8", "int8"):
+        raise ValueError(f"parameters: {value} is not supported yet: weights without a 16-bit copy (--fp8-param-gather); write bf16")
     allowed = WIDTHS[key]
     if isinstance(value, str) and value in _names(allowed):
         return BYTES.get(value, 0)
