@@ -100,7 +100,7 @@ class BucketedZero3(FullyShardedDataParallel):
 
 def bucketed(data: DataParallel, runtime: Runtime) -> bool:
     """Whether gradients of ZeRO-3 are reduced in buckets."""
-    return data.strategy == "zero3" and data.bucket is not None and runtime.deepspeed and not runtime.lists_weights and not asked(data)
+    return data.strategy == "zero3" and data.bucket is not None and not runtime.lists_weights and not asked(data)
 
 
 def findings(data: DataParallel, runtime: Runtime) -> list[Finding]:

@@ -89,8 +89,8 @@ def test_states_on_the_host_get_their_shares():
 
 
 def test_where_nothing_is_done_with_it_is_said():
-    with pytest.raises(ParsimError, match="buckets of gradients under ZeRO-3 of pytorch-2"):
-        simulate(tree(), "software.profile=pytorch-2")
+    with pytest.raises(ParsimError, match="buckets of gradients under ZeRO-3 of deepspeed-2021"):
+        simulate(tree(), "software.profile=deepspeed-2021")
     with pytest.raises(ParsimError, match=r"buckets of gradients under ZeRO\+\+"):
         simulate(tree(quantised_weights=True))
 

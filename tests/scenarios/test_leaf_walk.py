@@ -129,9 +129,18 @@ LEAVES: dict[str, Leaf] = {
         training__precision__preset="fp8", cluster__topology="hgx-b200",
     ),
     "training.precision.reduce": leaf("fp32", "fp8", "none", 0, same={**HALF, 1: "fp8"}),
-    "training.optimizer.name": leaf("sgd", "momentum", "adam-8bit", "adafactor", same={"adam": None, "adamw": None, "lion": "momentum"}),
+    "training.optimizer.name": leaf(
+        "sgd", "momentum", "adam-8bit", "adafactor", "muon", same={"adam": None, "adamw": None, "lion": "momentum"}
+    ),
     "training.optimizer.implementation": leaf("fused", "loop", same={"auto": None, "foreach": None}),
     "training.optimizer.clip_gradients": leaf(False),
+    "training.optimizer.newton_schulz_steps": leaf(4, 6, training__optimizer__name="muon"),
+    "training.optimizer.tensor_mode": leaf(
+        "duplicated", "distributed", same={"blockwise": None}, training__optimizer__name="muon", parallel__tensor__size=2
+    ),
+    "training.optimizer.split_query_key_value": leaf(False, training__optimizer__name="muon"),
+    "training.optimizer.split_gate_up": leaf(True, model=MIXTURE, training__optimizer__name="muon"),
+    "training.optimizer.padded_parts": leaf(True, training__optimizer__name="muon", parallel__data__strategy="zero1"),
     "training.loss.kind": leaf("sum", "mse", same={"auto": None, "cross_entropy": None}),
     "training.loss.kernel": leaf(
         "fused", "vocab-parallel", "vocab-parallel-fused", "eager-chunks", "compiled", same={"auto": None, "eager": None}
@@ -229,6 +238,12 @@ LEAVES: dict[str, Leaf] = {
     "parallel.data.prefetch": leaf(0, 2, parallel__data__strategy="fsdp", cluster=PCIE),
     "parallel.data.limit_gathers": leaf(1, 3, parallel__data__strategy="fsdp", training__backward=False, training__micro_batch=32),
     "parallel.data.reshard_after_forward": leaf(False, parallel__data__strategy="fsdp"),
+    "parallel.data.optimizer_instances": leaf(
+        2, 3, 4, parallel__data__strategy="zero1", software__profile="megatron-core", cluster__gpus=4
+    ),
+    "parallel.data.quantised_weights": leaf(True, parallel__data__strategy="zero3"),
+    "parallel.data.quantised_gradients": leaf(True, parallel__data__strategy="zero3"),
+    "parallel.data.secondary_partition": leaf(2, 3, 4, parallel__data__strategy="zero3"),
     "parallel.data.fsdp_version": leaf(1, same={"auto": None, 2: None}, parallel__data__strategy="fsdp"),
     "parallel.data.queues": leaf("separate", same={"shared": None}, parallel__data__strategy="fsdp", cluster=PCIE),
     "cluster.topology": leaf("hgx-h100", "8x-rtx-4090-pcie", "4x v100-32gb", BOX, training__precision="fp16", cluster__gpus=2),
