@@ -126,6 +126,16 @@ class AdamStep(Memory):
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkScan(Memory):
+    """The kernels of a linear-attention core in one direction: many small matrix products, chunk by chunk.
+
+    `flop` are those of the products, `bytes` what all its kernels read and write.
+    """
+
+    dtype: str = "bf16"
+
+
+@dataclass(frozen=True, slots=True)
 class Fixed:
     """Work whose duration the user measured."""
 

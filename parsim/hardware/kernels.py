@@ -17,7 +17,7 @@ from functools import lru_cache
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.device import AttentionEfficiency, Device
-from parsim.kernel import AdamStep, Attention, Fixed, Gemm, Kernel, Memory
+from parsim.kernel import AdamStep, Attention, ChunkScan, Fixed, Gemm, Kernel, Memory
 
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32))
 """output tiles (m, n) a GEMM library chooses from"""
@@ -30,6 +30,10 @@ _REUSE = 128 * 64 / (128 + 64)
 """multiply-adds per loaded element of the smallest tile that is not slowed by its loads"""
 _BACKWARD_BLOCK = 128
 """keys of a block of an attention kernel's backward pass"""
+SCAN_SHARE = 0.3
+"""rate of the small products of a linear-attention core over that of FlashAttention-2's forward pass on the same device: an estimate.
+Mamba-2's core of Triton kernels, state 64 and chunks of 256, is as fast as FlashAttention-2 at 2,048 tokens on an A100 (Dao and Gu
+2024, 2405.21060, figure 10), which is a share of 0.2 to 0.3; products of 128 x 128 states are larger."""
 _HEAD_SIZES = (32, 64, 96, 128, 192, 256)
 """head sizes that attention kernels are compiled for; others are padded (Dao-AILab/flash-attention csrc/flash_attn/src)"""
 
@@ -46,6 +50,8 @@ def kernel_time(device: Device, kernel: Kernel) -> float:
             return shape_time(device, kernel)
         case AdamStep():
             return step_time(device, kernel)
+        case ChunkScan():
+            return scan_time(device, kernel)
         case Memory():
             return memory_time(device, kernel)
         case Fixed():
@@ -185,6 +191,14 @@ def attention_time(device: Device, attention: Attention) -> float:
     tail = (table.tail_backward if attention.backward else table.tail_forward) if attention.causal else 0.0
     stream = device.bandwidth * device.memory_efficiency
     return max(max(longest, share + tail * longest) / rate, attention.bytes / stream) + device.kernel_latency
+
+
+def scan_time(device: Device, scan: ChunkScan) -> float:
+    """Time of a linear-attention core [s]: its products at `SCAN_SHARE` of the rate of fused attention, or its bytes."""
+    table = device.attention.get("flash2") or next(iter(device.attention.values()), None)
+    efficiency = SCAN_SHARE * (table.forward if table is not None else 0.5)
+    computing = scan.flop / (peak_of(device, scan.dtype) * device.clock_derate * efficiency)
+    return max(memory_time(device, scan), computing + scan.launches * device.kernel_latency)
 
 
 def attention_ramp(table: AttentionEfficiency, attention: Attention) -> float:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from parsim.model.attention import AttentionCore
 from parsim.model.heads import LossSum
 from parsim.model.linear import Linear
+from parsim.model.linear_attention import LinearAttention, ShortConvolution
 from parsim.model.liveness import tape
 from parsim.model.loss import Loss
 from parsim.model.model import Block, Model, Workload, shard
@@ -52,6 +53,8 @@ class Cache(NamedTuple):
     """per token"""
     window: int = 0
     """tokens that are kept at most; 0 = all"""
+    state: int = 0
+    """elements per sequence, however long it is: the state of linear attention with the last inputs of its convolution"""
 
     def tokens(self, length: int, block: int = 1) -> int:
         """Tokens kept of a sequence of `length`, in whole pages of `block` tokens."""
@@ -60,12 +63,16 @@ class Cache(NamedTuple):
 
 
 def caches(model: Model, tensor: int = 1) -> tuple[Cache, ...]:
-    """One entry per layer with causal attention; empty for models that do not generate token by token."""
+    """One entry per layer with causal or linear attention; empty for models that do not generate token by token."""
     at = Workload(batch=1, tensor=tensor)
     return tuple(cache for block in model.blocks if (cache := _cache(model, block, at)) is not None)
 
 
 def _cache(model: Model, block: Block, at: Workload) -> Cache | None:
+    scan = next((operator for operator in block.operators if isinstance(operator, LinearAttention)), None)
+    if scan is not None:
+        taps = sum(shard(one.features, at) * (one.taps - 1) for one in block.operators if isinstance(one, ShortConvolution))
+        return Cache(0, state=shard(scan.heads, at) * scan.key_dim * scan.value_dim + taps)
     core = next((operator for operator in block.operators if isinstance(operator, AttentionCore)), None)
     if core is None or not core.causal:
         return None

@@ -13,7 +13,10 @@ from parsim.model.convolution import Conv2d
 from parsim.model.elementwise import Activation, Concatenate, Dropout, GatedActivation, Prefix, ResidualAdd, RMSNorm
 from parsim.model.families import FAMILIES
 from parsim.model.heads import head_block
+from parsim.model.layer_kinds import ATTENTION
 from parsim.model.linear import Embedding, Linear
+from parsim.model.linear_attention import OutputGate
+from parsim.model.mixers import add_mixer
 from parsim.model.mixture import mixture_of_experts
 from parsim.model.model import Block, Model, Operator
 from parsim.model.row import Row, norm
@@ -67,6 +70,8 @@ def _facts(config: TransformerConfig) -> dict[str, object]:
     facts["expert_mlp"] = 0 if experts is None else experts.mlp
     facts["shared_mlp"] = 0 if experts is None else experts.shared
     facts["latent"] = latent is not None
+    facts["mixer"] = config.mixer.kind if config.mixer is not None else ""
+    facts["attention_layers"] = config.attention_layers
     if config.image is not None:
         facts["sequence_length"] = config.maximum_sequence
         facts["input_elements"] = config.image.channels * config.image.size**2
@@ -116,13 +121,22 @@ def _embedding(config: TransformerConfig, vocabulary: int) -> Block:
         row.add(Dropout("embedding_dropout", (row.last,), "embedding_dropout", config.hidden))
     if config.position == "rotary":
         rotated = config.latent.rotary_dim if config.latent else int(config.head_dim * config.rotary_fraction)
+        if config.mixer is not None and not config.attention_layers:
+            rotated = config.mixer.key_dim
         row.add(RotaryTables("rotary_tables", (row.last,), "rotary_tables", rotated))
     return row.block("embedding")
 
 
 def _layer(config: TransformerConfig, kind: LayerKind) -> Block:
+    if config.one_sublayer:
+        return _single(config, kind)
     row, post = Row(), config.norm_placement == "post"
     stream = normed = row.last
+    if kind.letter == "M":
+        stream = _mixed(config, row)
+        normed = row.add(norm(config, "mlp_norm", stream))
+        row.add(ResidualAdd("mlp_residual", (_mlp(config, kind.mixture, row, normed), stream), "mlp_residual", config.hidden))
+        return row.block("layer", FAMILIES[config.family].registration)
     if not post:
         normed = row.add(norm(config, "attention_norm", stream))
     attended = _attention(config, kind, row, normed)
@@ -142,6 +156,31 @@ def _layer(config: TransformerConfig, kind: LayerKind) -> Block:
     if post:
         row.add(norm(config, "mlp_norm", row.last))
     return row.block("layer", FAMILIES[config.family].registration)
+
+
+def _single(config: TransformerConfig, kind: LayerKind) -> Block:
+    """A layer of one sublayer."""
+    row = Row()
+    if kind.letter == "M":
+        _mixed(config, row)
+    else:
+        name, stream = ("attention" if kind.letter in ATTENTION else "mlp"), row.last
+        normed = row.add(norm(config, f"{name}_norm", stream))
+        added = _attention(config, kind, row, normed) if name == "attention" else _mlp(config, kind.mixture, row, normed)
+        row.add(ResidualAdd(f"{name}_residual", (added, stream), f"{name}_residual", config.hidden))
+    return row.block("layer", FAMILIES[config.family].registration)
+
+
+def _mixed(config: TransformerConfig, row: Row) -> str:
+    """The residual stream behind a mixer."""
+    if config.mixer is None:  # patterns are checked with the architecture: unreachable
+        message = f"{config.family} has no mixer"
+        raise ValueError(message)
+    stream = row.last
+    normed = row.add(norm(config, "mixer_norm", stream))
+    add_mixer(config, config.mixer, row, normed)
+    added = _leave(config, row, "mixer")
+    return row.add(ResidualAdd("mixer_residual", (added, stream), "mixer_residual", config.hidden))
 
 
 def _attention(config: TransformerConfig, kind: LayerKind, row: Row, source: str) -> str:
@@ -174,8 +213,15 @@ def _attention(config: TransformerConfig, kind: LayerKind, row: Row, source: str
         sinks=config.attention_sinks,
     )
     row.add(core)
+    if config.attention_gate:
+        row.add(OutputGate("attention_gate", (row.last, queries[0]), "attention_gate", width, _fused_width(config)))
     row.add(Linear("attention_output", (row.last,), "attention_output", width, (config.hidden,), config.output_bias, "row"))
     return _leave(config, row, "attention")
+
+
+def _fused_width(config: TransformerConfig) -> int:
+    """Features of queries, their gate, keys and values."""
+    return ((1 + config.attention_gate) * config.heads + 2 * config.kv_heads) * config.head_dim
 
 
 def _norms_feed_products(config: TransformerConfig) -> bool:
@@ -186,7 +232,7 @@ def _norms_feed_products(config: TransformerConfig) -> bool:
 def _query_key_value(config: TransformerConfig, kind: LayerKind, row: Row) -> None:
     """The fused tensor of queries, keys and values, normed and rotated where the architecture says so."""
     heads, kv_heads, d = config.heads, config.kv_heads, config.head_dim
-    widths: tuple[int, ...] = (heads * d, kv_heads * d, kv_heads * d)
+    widths: tuple[int, ...] = ((1 + config.attention_gate) * heads * d, kv_heads * d, kv_heads * d)
     names: tuple[str, ...] = ("query", "key", "value")
     if config.fused_query_key_value:
         widths, names = (sum(widths),), ()

@@ -29,6 +29,8 @@ _ACTIVATIONS = {
     "relu": _Cost(saves_output=True),
     "tanh": _Cost(saves_output=True),
     "sigmoid": _Cost(saves_output=True),
+    # relu, then square (Nemotron): both keep what relu made
+    "relu2": _Cost(4, 6, (2, 3)),
     "gelu": _FUSED_KERNEL,
     "gelu-tanh": _FUSED_KERNEL,
     "silu": _FUSED_KERNEL,

@@ -15,7 +15,9 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from parsim.errors import Finding, ModelError
-from parsim.kernel import Attention, Gemm, Kernel
+from parsim.kernel import Attention, ChunkScan, Gemm, Kernel
+from parsim.model.attention import AttentionCore
+from parsim.model.linear_attention import LinearAttention, ShortConvolution
 from parsim.model.mixture import GroupedLinear
 from parsim.model.model import Block, Model, Operator, Parameter, Workload, active_parameter_count, layer_parameter_count
 
@@ -128,6 +130,7 @@ def operator_flop(operator: Operator, at: Workload) -> PassFlop:
     """Matrix-product FLOP of one operator on the whole workload, as `block_flop` counts them (fused attention only)."""
     work = operator.work(at)
     attention = math.fsum(_useful(kernel) for kernel in work.forward if isinstance(kernel, Attention))
+    attention += math.fsum(kernel.flop for kernel in work.forward if isinstance(kernel, ChunkScan))
     forward, backward_input, backward_weight = map(_gemm, (work.forward, work.backward_input, work.backward_weight))
     if isinstance(operator, GroupedLinear):  # experts run on equal whole numbers of rows: what fills them up is no work
         share = operator.filled(at)
@@ -190,8 +193,13 @@ def attention_width(model: Model) -> float:
     return model.heads * (model.head_dim + int(str(value_dim))) / 2
 
 
+def attention_layers(model: Model) -> int:
+    """Layers with an attention core: all, unless linear attention takes turns with it."""
+    return int(str(model.facts.get("attention_layers", model.layers)))
+
+
 def _palm(model: Model, sequence: int, _: Recompute) -> float:
-    return 6.0 * active_parameter_count(model) + 12.0 * model.layers * attention_width(model) * sequence
+    return 6.0 * active_parameter_count(model) + 12.0 * attention_layers(model) * attention_width(model) * sequence
 
 
 def _six_n(model: Model, _sequence: int, _: Recompute) -> float:
@@ -216,13 +224,24 @@ def _megatron_model(model: Model, sequence: int, _: Recompute) -> float:
 
 def _megatron_today(model: Model, sequence: int, _: Recompute) -> float:
     routers = 2.0 * model.hidden * int(str(model.facts.get("experts", 0))) * len(model.active_fraction_blocks)
-    return 3.0 * (forward_flop(model, sequence) - routers)
+    return 3.0 * (forward_flop(model, sequence) - routers + _scans_by_megatron(model, sequence))
+
+
+def _scans_by_megatron(model: Model, sequence: int) -> float:
+    """What Megatron-LM counts of linear-attention layers, less their matrix products."""
+    more = 0.0
+    for block, count in _distinct(model):
+        taps = sum(one.features * one.taps for one in block.operators if isinstance(one, ShortConvolution))
+        for one in block.operators:
+            if isinstance(one, LinearAttention):
+                more += count * (one.counted_by_megatron(taps) - one.flop(_workload(sequence)).forward)
+    return more
 
 
 def _is_gpt(model: Model) -> bool:
     """Multi-head attention of width h and a two-matrix MLP of width 4h: what Megatron's closed form describes."""
     facts = model.facts
-    plain = not facts.get("gated") and not facts.get("experts") and not facts.get("latent")
+    plain = not facts.get("mixer") and not facts.get("gated") and not facts.get("experts") and not facts.get("latent")
     same = model.kv_heads == model.heads and model.heads * model.head_dim == model.hidden
     return model.sequence and plain and same and facts.get("mlp") == 4 * model.hidden
 
@@ -242,7 +261,11 @@ CONVENTIONS: dict[str, Convention] = {
         Convention("6n-non-embedding", "6 N without embeddings and LM head (Kaplan)", _kaplan, _is_dense),
         Convention("megatron", "72 L h^2 (1 + s/6h + V/12Lh); model FLOPs of 2205.05198", _megatron_model, _is_gpt),
         Convention("megatron-hardware", "96 L h^2 (1 + s/6h + V/16Lh) of 2104.04473", _megatron, _is_gpt),
-        Convention("megatron-lm", "exact without routers: what Megatron-LM's training loop prints today", _megatron_today),
+        Convention(
+            "megatron-lm",
+            "exact without routers, linear attention by its own rule: what Megatron-LM's training loop prints today",
+            _megatron_today,
+        ),
         Convention("hfu", "exact plus what recomputation executes again", _hfu, lambda _: True),
     )
 }
@@ -282,7 +305,8 @@ def _by_parameters(model: Model, index: int, sequence: int, convention: str, *, 
     frozen = share * sum(p.count for p in own if not p.trainable)
     if differentiated:
         return 2.0 * frozen * sequence
-    layer = block.kind not in ("embedding", "head") and convention not in _WITHOUT_ATTENTION
+    attends = any(isinstance(operator, AttentionCore) for operator in block.operators)
+    layer = attends and convention not in _WITHOUT_ATTENTION
     attention = 8.0 * attention_width(model) * sequence if layer else 0.0
     return (4.0 * frozen + attention) * sequence
 

@@ -22,6 +22,7 @@ ACTIVATIONS = {
     "gelu_fast": "gelu-new",
     "gelu_pytorch_tanh": "gelu-tanh",
     "relu": "relu",
+    "relu2": "relu2",
     "silu": "silu",
     "swish": "silu",
 }
@@ -76,6 +77,14 @@ KINDS = {
     "do_layer_norm_before": _FLAG,
     "_remove_final_layer_norm": _FLAG,
     "attention_bias": _FLAG,
+    "layers_block_type": _TEXTS,
+    "full_attention_interval": _WHOLE,
+    "expand": _NUMBER,
+    "expand_k": _NUMBER,
+    "expand_v": _NUMBER,
+    "hidden_ratio": _NUMBER,
+    "num_heads": _WHOLE,
+    "head_dim": _WHOLE,
 }
 """What stands under the keys that families read by themselves; the fields of `TransformerConfig` check the others."""
 

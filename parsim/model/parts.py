@@ -15,6 +15,7 @@ from parsim.model.convolution import BatchNorm, Conv2d
 from parsim.model.elementwise import LayerNorm, RMSNorm
 from parsim.model.flops import operator_flop
 from parsim.model.linear import Embedding, Linear
+from parsim.model.linear_attention import GatedNorm, LinearAttention, ShortConvolution
 from parsim.model.loss import Loss
 from parsim.model.mixture import GroupedLinear, Router
 from parsim.model.model import Block, Model, Operator, Workload, operator_parameter_count
@@ -29,6 +30,9 @@ _BY_KIND: Mapping[type, str] = {
     BatchNorm: "norm",
     QKNorm: "norm",
     Conv2d: "convolution",
+    LinearAttention: "linear attention core",
+    ShortConvolution: "short convolution",
+    GatedNorm: "norm",
     Router: "router",
     GroupedLinear: "experts",
     Loss: "loss",
@@ -102,6 +106,8 @@ def _name(operator: Operator, block: Block) -> str:
         return "shared expert"
     if operator.name.startswith("mlp_"):
         return "MLP"
+    if operator.name.startswith("mixer_"):
+        return "linear attention linears"
     if block.kind == "head":
         return "head"
     attends = any(isinstance(other, AttentionCore) for other in block.operators)

@@ -16,12 +16,10 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 
 from parsim.errors import Finding, ModelError
 from parsim.limits import LARGEST_SIZE, MOST_EXPERTS, MOST_LAYERS, beyond
+from parsim.model.layer_kinds import ATTENTION, LinearMixer, wrong_kinds
 
 LARGEST = 10**9
 """of the sizes of an architecture"""
-
-LETTERS = {"*": "attention to all keys", "W": "attention to a sliding window"}
-"""of `TransformerConfig.layer_pattern`"""
 
 Task = Literal["causal-lm", "encoder", "masked-lm", "pretraining", "sequence-classification", "image-classification"]
 """What stands after the last layer: a language-model head; nothing but the pooler; BERT's masked-LM head; masked LM
@@ -102,6 +100,8 @@ class LayerKind(NamedTuple):
     """tokens of a chunk that sees itself only; 0 = all keys"""
     rotates: bool
     """queries and keys are rotated, where the architecture does that"""
+    letter: str
+    """of the architecture's pattern; '' without one"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class TransformerConfig:
     shared_norm: bool = False
     """with parallel_residual: both read one norm (Phi-2)"""
     final_norm: bool = True
-    activation: Literal["gelu", "gelu-new", "gelu-tanh", "relu", "silu"] = "gelu"
+    activation: Literal["gelu", "gelu-new", "gelu-tanh", "relu", "relu2", "silu"] = "gelu"
     """gelu-new is the unfused tanh formula of Hugging Face's GPT-2; gelu-tanh the fused kernel"""
     gated: bool = False
     """gate and up projections multiplied (SwiGLU, GeGLU)"""
@@ -177,11 +177,16 @@ class TransformerConfig:
     attention_chunk: int = 0
     """samples are cut into chunks of so many tokens that do not see each other (Llama 4); 0 = they are not"""
     full_attention_every: int = 0
-    """with attention_window: every n-th layer sees all keys (Gemma 2: 2); 0 = none does"""
+    """with attention_window or attention_chunk: every n-th layer sees all keys (Gemma 2: 2); 0 = none does"""
     layer_pattern: str = ""
     """a letter for every layer, said once where it repeats: * attention to all keys, W a sliding window of attention_window
-    (Gemma 3: WWWWW*); '' = as the two fields above say"""
-    """with attention_window or attention_chunk: every n-th layer sees all keys (Gemma 2: 2); 0 = none does"""
+    (Gemma 3: WWWWW*), M the mixer (Qwen3-Next: MMM*); '' = as the two fields above say"""
+    one_sublayer: bool = False
+    """a layer is one sublayer: of the pattern's letters * and M have no MLP, - is an MLP and E experts (Nemotron-H: M-M-M-M*-...)"""
+    mixer: LinearMixer | None = None
+    """what M layers of the pattern have in place of attention"""
+    attention_gate: bool = False
+    """the core's output is multiplied by the sigmoid of a projection as wide as the queries (Qwen3-Next)"""
     no_rotary_every: int = 0
     """every n-th layer has neither rotary positions nor the norm of queries and keys (Llama 4: 4); 0 = all have them"""
     tied_embeddings: bool = False
@@ -221,10 +226,13 @@ class TransformerConfig:
             mlp=mlp,
             embedding_width=self.embedding_width or self.hidden,
             experts=experts,
+            mixer=self.mixer.resolved(self.heads, head_dim) if self.mixer is not None else None,
         )
 
     def is_mixture(self, layer: int) -> bool:
         """Whether layer number `layer` (from 0) has experts."""
+        if self.one_sublayer:
+            return self.layer_letter(layer) == "E"
         experts = self.experts
         return experts is not None and layer >= experts.dense_layers and (layer + 1) % experts.every == 0
 
@@ -232,12 +240,20 @@ class TransformerConfig:
         """The letter of `layer_pattern` for layer number `layer` (from 0); '' without a pattern."""
         return self.layer_pattern[layer % len(self.layer_pattern)] if self.layer_pattern else ""
 
+    @property
+    def attention_layers(self) -> int:
+        """Layers with an attention core."""
+        if not self.layer_pattern:
+            return self.layers
+        return sum(self.layer_letter(layer) in ATTENTION for layer in range(self.layers))
+
     def kind(self, layer: int) -> LayerKind:
         """In what layer number `layer` (from 0) differs from others."""
         every = self.full_attention_every
         full = self.layer_letter(layer) == "*" if self.layer_pattern else bool(every) and (layer + 1) % every == 0
         rotates = not (self.no_rotary_every and (layer + 1) % self.no_rotary_every == 0)
-        return LayerKind(self.is_mixture(layer), 0 if full else self.attention_window, 0 if full else self.attention_chunk, rotates)
+        window, chunk = (0, 0) if full else (self.attention_window, self.attention_chunk)
+        return LayerKind(self.is_mixture(layer), window, chunk, rotates, self.layer_letter(layer))
 
 
 def configure(values: Mapping[str, Any], base: TransformerConfig | None = None, path: str = "model") -> TransformerConfig:
@@ -272,7 +288,7 @@ def _contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
             wrong.append((name, f"must be at least {low}, is {getattr(config, name)}", ""))
     sizes = {field.name: value for field in fields(config) if isinstance(value := getattr(config, field.name), int)}
     wrong += [(name, f"at most {LARGEST_SIZE:,}, is {value:.4g}", "") for name, value in sizes.items() if value > LARGEST_SIZE]
-    wrong += _wrong_pattern(config)
+    wrong += wrong_kinds(config)
     experts = config.experts
     wrong += [
         (name, finding.message, "")
@@ -321,23 +337,6 @@ def _group_contradictions(experts: Experts) -> list[tuple[str, str, str]]:
     if (room := kept * experts.count // groups) < experts.top_k:
         return [("experts", f"{kept} groups of {experts.count // groups} = {room} experts, fewer than top_k {experts.top_k}", "keep more")]
     return []
-
-
-def _wrong_pattern(config: TransformerConfig) -> list[tuple[str, str, str]]:
-    pattern, name = config.layer_pattern, "layer_pattern"
-    if not pattern:
-        return []
-    if strange := sorted(set(pattern) - set(LETTERS)):
-        known = ", ".join(f"{letter} ({meaning})" for letter, meaning in LETTERS.items())
-        return [(name, f"{' '.join(strange)}: no kind of layer; known: {known}", "")]
-    wrong = []
-    if len(pattern) > config.layers:
-        wrong.append((name, f"{len(pattern)} letters for {config.layers} layers", "write one letter per layer, or what repeats"))
-    if "W" in pattern and not config.attention_window:
-        wrong.append((name, "W layers need an attention_window", "give attention_window, for example 4096"))
-    if config.full_attention_every:
-        wrong.append((name, f"says the same as full_attention_every {config.full_attention_every} in another way", "give one of them"))
-    return wrong
 
 
 def _replace(base: Any, kind: type, values: Mapping[str, Any], path: str, findings: list[Finding]) -> Any:

@@ -24,6 +24,7 @@ from math import lcm
 from parsim.errors import Finding
 from parsim.kernel import Kernel
 from parsim.model.attention import AttentionCore
+from parsim.model.linear_attention import LinearAttention
 from parsim.model.model import Model, Operator, Workload
 from parsim.model.tape import Step
 from parsim.parallel.groups import CONTEXT
@@ -114,6 +115,12 @@ def context_findings(model: Model, training: Training, parallelism: Parallelism)
     if task not in _TOKENWISE:
         text = f"not supported yet: context parallelism with the task {task}, whose head needs one token of the whole sample"
         return [Finding(text, _SIZE, size, f"use context.size 1, or a model with one of the tasks {', '.join(_TOKENWISE)}")]
+    if scan := next((one for block in model.blocks for one in block.operators if isinstance(one, LinearAttention)), None):
+        text = (
+            f"not supported yet: context parallelism with linear attention ({scan.kind}), whose layers pass a state of"
+            f" {scan.heads} x {scan.key_dim} x {scan.value_dim} x 4 B = {4 * scan.state / 2**20:.4g} MiB per sample from rank to rank"
+        )
+        return [Finding(text, _SIZE, size, "use context.size 1: memory and work of these layers grow with the tokens alone")]
     findings = _length_findings(model, training.sequence_length, "sequence_length", parallelism)
     if training.mean_sequence_length:
         findings += _length_findings(model, training.mean_sequence_length, "mean_sequence_length", parallelism)

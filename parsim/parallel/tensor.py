@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 from parsim.errors import Finding
 from parsim.model.linear import Embedding, Linear
+from parsim.model.linear_attention import LinearAttention
 from parsim.model.loss import Loss
 from parsim.model.mixture import GroupedLinear
 from parsim.model.model import Block, Model, Operator, Workload
@@ -209,6 +210,8 @@ def tensor_findings(model: Model, training: Training, parallelism: Parallelism) 
         return [Finding(f"{model.name} has no attention heads to split", path, size, "use data or pipeline parallelism")]
     findings = []
     rules = [("heads", model.heads), ("key-value heads", model.kv_heads), ("MLP width", int(str(model.facts.get("mlp", 0) or 0)))]
+    if mixer := next((one for block in model.blocks for one in block.operators if isinstance(one, LinearAttention)), None):
+        rules += [("heads of linear attention", mixer.heads), ("key heads or groups of linear attention", mixer.key_heads)]
     for name, count in rules:
         if count % size:
             legal = [d for d in range(1, count + 1) if count % d == 0 and d <= 64]

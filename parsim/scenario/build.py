@@ -371,6 +371,11 @@ class Builder:
         problems += keep_findings(section.precision.keep, precision, model, attention)
         if problems:
             self._fail(PlanError, problems)
+        if model.facts.get("mixer"):
+            from parsim.hardware.kernels import SCAN_SHARE
+
+            value = f"{SCAN_SHARE:g} of fused attention's rate"
+            self._assume("linear_attention", value, "estimate from the Mamba-2 paper (2405.21060), figure 10", "default")
         dropout = section.dropout
         if dropout == "auto":
             dropout = float(str(model.facts.get("dropout", 0.0)))

@@ -186,7 +186,10 @@ def confidence(built: Built) -> dict[str, Any]:
     """The fields of `parsim.report.estimate.Confidence` for a scenario; without a band where the times of its stages are given."""
     wanted = features(built)
     given = built.model.facts.get("family") == "stages"
-    return {**({} if given else confidence_of(wanted, known_runs())), "features": asdict(wanted)}
+    answer = {} if given else confidence_of(wanted, known_runs())
+    if answer and built.model.facts.get("mixer"):
+        answer |= {"status": "unvalidated", "basis": f"no published run has linear attention; {answer['basis']}"}
+    return {**answer, "features": asdict(wanted)}
 
 
 def confidence_of(wanted: Features, runs: Sequence[KnownRun]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from parsim.model.flops import (
     CONVENTIONS,
     MODEL_CONVENTIONS,
     Recompute,
+    attention_layers,
     attention_width,
     flop_per_token,
     forward_flop,
@@ -214,13 +215,14 @@ def arithmetic(of: Subject, name: str, recompute: Recompute = "full") -> str:
     """The formula of a convention with the model's numbers; commas, ``x`` and ``^`` as people write them."""
     model, s = of.model, of.sequence
     count, layers, h, width = active_parameter_count(model), model.layers, model.hidden, attention_width(model)
+    attending = attention_layers(model)
     shape = f"1 + {s:,} / (6 x {h:,})"
     head = f"{model.vocabulary_padded:,} / (12 x {layers} x {h:,})"
     match name:
         case "palm":
-            return f"6 x {count:,} + 12 x {layers} x {width:,.10g} x {s:,}"
+            return f"6 x {count:,} + 12 x {attending} x {width:,.10g} x {s:,}"
         case "llm-foundry":
-            return f"3 x (2 x {count:,} + 4 x {layers} x {width:,.10g} x {s:,})"
+            return f"3 x (2 x {count:,} + 4 x {attending} x {width:,.10g} x {s:,})"
         case "6n":
             return f"6 x {count:,}"
         case "6n-non-embedding":
@@ -242,7 +244,12 @@ def _executed(of: Subject, name: str, recompute: Recompute) -> str:
     rest = forward - whole.products - whole.core
     terms = [whole.products, core, rest]
     routers = forward - flop_per_token(of.model, of.sequence, "megatron-lm") / 3 if name == "megatron-lm" else 0.0
-    text = "3 x (" + " + ".join(f"{term:,.15g}" for term in terms if term) + (f" - {routers:,.15g}" if routers else "") + ")"
+    text = (
+        "3 x ("
+        + " + ".join(f"{term:,.15g}" for term in terms if term)
+        + (f" {'-' if routers > 0 else '+'} {abs(routers):,.15g}" if routers else "")
+        + ")"
+    )
     if name != "hfu":
         return text
     again = repeated_work(of.model, of.sequence, recompute)

@@ -20,7 +20,7 @@ from parsim.report.table import Column, Table
 if TYPE_CHECKING:
     from parsim.hardware.device import Device
 
-_SUBLAYERS = {"mlp": "mlp", "mixture": "mlp"}
+_SUBLAYERS = {"mlp": "mlp", "mixture": "mlp", "mixer": "mixer"}
 """beginning of an operator's name -> the sublayer it stands in; all others are attention's"""
 _KERNELS = ("flash2", "mem-efficient", "flash3", "cudnn", "triton-fa1")
 

@@ -120,6 +120,8 @@ class InferenceAnswer:
     """of one GPU, as the driver reports it [B]"""
     bytes_per_token: int
     """cache of one token on one GPU [B]"""
+    state_bytes: int
+    """of one sequence on one GPU, however long it is: linear attention's [B]"""
     replicas: int
     parameters: int
     maximum: LargestThatFits | None = None
@@ -154,6 +156,7 @@ def fit(question: InferenceQuestion, *, maximum: str | None = None) -> Inference
         decoder.decode(asked) if decoder.generates else None,
         decoder.capacity,
         decoder.bytes_per_token,
+        decoder.state_bytes,
         decoder.gpus // asked.tensor,
         decoder.parameters,
         largest,
@@ -221,6 +224,11 @@ class Replica:
         """Cache of one token on one GPU while every layer keeps it [B]."""
         return self._kv * sum(cache.elements for cache in self._caches)
 
+    @property
+    def state_bytes(self) -> int:
+        """What one sequence keeps on one GPU however long it is [B]."""
+        return self._kv * sum(cache.state for cache in self._caches)
+
     def _too_long(self, length: int) -> str:
         model = self.built.model
         if model.facts.get("position") == "learned" and length > model.maximum_sequence:
@@ -237,7 +245,7 @@ class Replica:
             return InferenceMemory(weights, 0, forward.peak, 0, *fixed, forward.outputs)
         sequences, length = question.batch * question.beams, question.context_length or 1
         kv = KV_BYTES[question.kv_dtype or "bf16"]
-        kept = sum(cache.elements * cache.tokens(length, question.paged_block) for cache in self._caches)
+        kept = sum(cache.elements * cache.tokens(length, question.paged_block) + cache.state for cache in self._caches)
         logits = sequences * model.vocabulary_padded * (training.precision.activations + LOGIT_BYTES)
         layer = max(self._layer(1, question.prefill_tokens or length), self._layer(sequences, 1))
         return InferenceMemory(weights, sequences * kept * kv, layer, logits, *fixed)

@@ -44,6 +44,7 @@ def document(answer: InferenceAnswer) -> dict[str, Any]:
         "need_bytes": answer.memory.total,
         "memory": {**asdict(answer.memory), "working_set": answer.memory.working_set},
         "cache_bytes_per_token": answer.bytes_per_token,
+        "state_bytes_per_sequence": answer.state_bytes,
         "decode": None
         if decode is None
         else {
@@ -68,7 +69,11 @@ def formulas(answer: InferenceAnswer) -> Iterator[tuple[str, str]]:
         sequences = f"{asked.batch} sequences" + (f" x {asked.beams} beams" if asked.beams > 1 else "")
         pages = f" in pages of {asked.paged_block}" if asked.paged_block > 1 else ""
         token = f"{answer.bytes_per_token:,} B/token (layers x key-value heads x head size x 2 x type, per GPU)"
-        yield "key-value cache", f"{token} x {asked.context_length:,} tokens{pages} x {sequences} = {format_bytes(memory.cache)}"
+        tokens = f"{token} x {asked.context_length:,} tokens{pages}"
+        if answer.state_bytes:  # linear attention
+            state = f"{answer.state_bytes:,} B of state"
+            tokens = f"({tokens} + {state})" if answer.bytes_per_token else state
+        yield "key-value cache", f"{tokens} x {sequences} = {format_bytes(memory.cache)}"
         prefill = f"{asked.prefill_tokens or asked.context_length:,} prompt tokens at once"
         yield "working set", f"max(one layer at {prefill} {format_bytes(memory.layer)}, logits {format_bytes(memory.logits)})"
         read = f"({format_bytes(round(answer.decode.weight_bytes))} of weights + {format_bytes(answer.decode.cache_bytes)} of cache)"

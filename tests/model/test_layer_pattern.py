@@ -84,7 +84,7 @@ def test_the_shortest_pattern_says_the_same(letters: str, times: int) -> None:
     ("changes", "words"),
     [
         ({"layer_pattern": "WX"}, "X: no kind of layer"),
-        ({"layer_pattern": "W*"}, "W layers need an attention_window"),
+        ({"layer_pattern": "W*"}, "W layers (attention to a sliding window) need attention_window"),
         ({"layer_pattern": "W*" * 20, "attention_window": 512}, "40 letters for 32 layers"),
         ({"layer_pattern": "W*", "attention_window": 512, "full_attention_every": 2}, "full_attention_every 2"),
     ],

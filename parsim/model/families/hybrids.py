@@ -1,0 +1,165 @@
+"""Decoders whose layers, or some of them, carry a state: RetNet, Mamba-2, Qwen3-Next, Nemotron-H.
+
+Structure and key names: huggingface/transformers ``models/mamba2``, ``models/qwen3_next``, ``models/nemotron_h``;
+fla-org/flash-linear-attention ``fla/models/retnet``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from parsim.errors import Finding, ModelError
+from parsim.model.families.family import GROUPED, SIZES, Family, Fields, shortest, words
+from parsim.model.families.llama import HARMLESS, STRUCTURE
+
+_LAYER_TYPES = {"linear_attention": "M", "mamba": "M", "full_attention": "*", "attention": "*", "mlp": "-"}
+_MIXER = ("mixer_core", "mixer_convolution", "mixer_in", "mixer_gate_norm", "mixer_out")
+_MAMBA = {"key_heads": 8, "key_dim": 128, "convolution": 4, "convolution_bias": True}
+_MAMBA_KEYS = {
+    "n_groups": "mixer.key_heads", "conv_kernel": "mixer.convolution", "chunk_size": "mixer.chunk",
+    "use_conv_bias": "mixer.convolution_bias",
+}  # fmt: skip
+_TIME_STEPS = words("time_step_rank time_step_min time_step_max time_step_floor time_step_limit residual_in_fp32 rescale_prenorm_residual")
+
+
+def _pattern(types: list[str], key: str) -> str:
+    """The words of `types` as letters, said once where they repeat."""
+    if strange := sorted(set(types) - set(_LAYER_TYPES)):
+        message = f"layers of the kind {' and '.join(strange)} are not supported yet"
+        raise ModelError(Finding(message, key, types, f"supported: {', '.join(_LAYER_TYPES)}"))
+    return shortest("".join(_LAYER_TYPES[kind] for kind in types))
+
+
+def _retnet(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    hidden, heads = int(fields["hidden"]), int(fields["heads"])
+    fields.setdefault("mixer", {})
+    for name, key, usual in (("key_dim", "expand_k", 1.0), ("value_dim", "expand_v", 2.0)):
+        fields["mixer"][name] = int(hidden * float(tree.get(key, usual))) // heads
+    fields["mlp"] = tree.get("intermediate_size")
+    if fields["mlp"] is None:  # fla/modules/mlp.py: two thirds of it, rounded up to 256
+        fields["mlp"] = -(-int(hidden * float(tree.get("hidden_ratio") or 4) * 2 / 3) // 256) * 256
+    if tree.get("num_kv_heads") not in (None, heads):
+        raise ModelError(Finding("retention with shared keys is not supported yet", "num_kv_heads", tree["num_kv_heads"], "leave it out"))
+    return {"expand_k", "expand_v", "hidden_ratio", "num_kv_heads", "intermediate_size"}
+
+
+RETNET = Family(
+    name="retnet",
+    model_type="retnet",
+    structure={
+        **STRUCTURE, "layer_pattern": "M", "maximum_sequence": 2048, "mixer": {"kind": "retention"},
+    },
+    registration=("mixer_norm", "mixer_in", "mixer_out", "mixer_gate_norm", "mlp_norm", "mlp_up", "mlp_down"),
+    keys={
+        **{key: name for key, name in SIZES.items() if key not in ("num_attention_heads", "intermediate_size")},
+        "num_heads": "heads mixer.heads", "hidden_act": "activation",
+    },
+    stated={"attn": (), "feature_map": (), "attn_mode": ("chunk", "fused_chunk"), "use_output_gate": (True,)},
+    harmless=words(
+        "use_short_conv conv_size elementwise_affine fuse_norm fuse_swiglu fuse_cross_entropy fuse_linear_cross_entropy use_l2warp"
+    ),
+    adjust=_retnet,
+)  # fmt: skip
+
+
+def _mamba2(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    heads, size, hidden, expand = fields["heads"], fields.get("head_dim", 64), fields["hidden"], tree.get("expand", 2)
+    if heads * size != hidden * expand:
+        text = f"num_heads x head_dim = {heads} x {size} = {heads * size} is not expand x hidden_size = {expand} x {hidden}"
+        raise ModelError(Finding(text, "num_heads", heads, f"use {hidden * expand // size}"))
+    return {"expand"}
+
+
+MAMBA2 = Family(
+    name="mamba2",
+    model_type="mamba2",
+    structure={
+        **STRUCTURE, "position": "none", "layer_pattern": "M", "one_sublayer": True, "head_dim": 64,
+        "mixer": {"kind": "mamba2", "value_dim": 64, "chunk": 256, **_MAMBA},
+    },
+    registration=("mixer_norm", *_MIXER),
+    keys={
+        "hidden_size": "hidden", "num_hidden_layers": "layers", "vocab_size": "vocabulary", "tie_word_embeddings": "tied_embeddings",
+        "num_heads": "heads mixer.heads", "head_dim": "head_dim mixer.value_dim", "state_size": "mixer.key_dim", **_MAMBA_KEYS,
+    },
+    stated={"use_bias": (False,), "rms_norm": (True,), "norm_before_gate": (True, False), "hidden_act": ("silu",)},
+    harmless=_TIME_STEPS,
+    adjust=_mamba2,
+)  # fmt: skip
+
+
+def _qwen3_next(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    if tree.get("layer_types"):
+        fields["layer_pattern"] = _pattern(tree["layer_types"], "layer_types")
+    elif tree.get("full_attention_interval"):
+        fields["layer_pattern"] = "M" * (int(tree["full_attention_interval"]) - 1) + "*"
+    return {"layer_types", "full_attention_interval"}
+
+
+QWEN3_NEXT = Family(
+    name="qwen3-next",
+    model_type="qwen3_next",
+    structure={
+        **STRUCTURE, "head_dim": 256, "rotary_fraction": 0.25, "query_key_norm": True, "norm_offset": True, "attention_gate": True,
+        "layer_pattern": "MMM*", "experts": {"renormalise": True, "shared_gate": True},
+        "mixer": {"kind": "gated-delta", "heads": 32, "key_heads": 16, "key_dim": 128, "value_dim": 128, "convolution": 4},
+    },
+    registration=(
+        *_MIXER, "query_key_value", "attention_output", "query_key_norm", "mixture.router", "mixture.experts", "mixture.shared",
+        "mlp_up", "mlp_down", "mixer_norm", "attention_norm", "mlp_norm",
+    ),
+    keys={
+        **GROUPED, "num_experts": "experts.count", "num_experts_per_tok": "experts.top_k", "moe_intermediate_size": "experts.mlp",
+        "norm_topk_prob": "experts.renormalise", "decoder_sparse_step": "experts.every",
+        "shared_expert_intermediate_size": "experts.shared",
+        "partial_rotary_factor": "rotary_fraction", "linear_conv_kernel_dim": "mixer.convolution", "linear_key_head_dim": "mixer.key_dim",
+        "linear_value_head_dim": "mixer.value_dim", "linear_num_key_heads": "mixer.key_heads", "linear_num_value_heads": "mixer.heads",
+    },
+    stated={"mlp_only_layers": ([],), "attention_bias": (False,)},
+    harmless=HARMLESS | words("router_aux_loss_coef output_router_logits"),
+    adjust=_qwen3_next,
+)  # fmt: skip
+
+
+def _nemotron_h(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    types, pattern = tree.get("layers_block_type") or tree.get("layer_types"), tree.get("hybrid_override_pattern")
+    if isinstance(pattern, str):
+        fields["layer_pattern"] = pattern
+    elif types:
+        fields["layer_pattern"] = _pattern(types, "layers_block_type")
+    if "E" in fields.get("layer_pattern", ""):
+        raise ModelError(Finding("experts of Nemotron-H are not supported yet", "hybrid_override_pattern", pattern, "without E layers"))
+    if fields.get("layer_pattern"):
+        fields.setdefault("layers", len(pattern or types or ()))
+    return {"layers_block_type", "layer_types", "hybrid_override_pattern"}
+
+
+NEMOTRON_H = Family(
+    name="nemotron-h",
+    model_type="nemotron_h",
+    structure={
+        **STRUCTURE, "position": "none", "gated": False, "activation": "relu2", "one_sublayer": True, "layer_pattern": "M-M-M-M*-",
+        "head_dim": 128, "mixer": {"kind": "mamba2", "heads": 128, "value_dim": 64, "chunk": 128, **_MAMBA},
+    },
+    registration=(
+        "mixer_norm", "attention_norm", "mlp_norm", *_MIXER, "query_key_value", "attention_output", "mlp_up", "mlp_down",
+    ),
+    keys={
+        **{key: name for key, name in GROUPED.items() if key != "hidden_act"}, "attention_head_dim": "head_dim",
+        "mlp_hidden_act": "activation", "ssm_state_size": "mixer.key_dim", "mamba_num_heads": "mixer.heads",
+        "mamba_head_dim": "mixer.value_dim", **_MAMBA_KEYS,
+    },
+    stated={
+        "mamba_hidden_act": ("silu",), "mamba_proj_bias": (False,), "mlp_bias": (False,), "attention_bias": (False,), "use_bias": (False,),
+        "sliding_window": (), "hidden_dropout": (0.0,), "num_nextn_predict_layers": (0,),
+    },
+    harmless=_TIME_STEPS | words(
+        "attention_dropout expand mamba_ssm_cache_dtype num_logits_to_keep use_mamba_kernels n_routed_experts n_shared_experts "
+        "moe_intermediate_size moe_shared_expert_intermediate_size moe_latent_size num_experts_per_tok n_group topk_group norm_topk_prob "
+        "routed_scaling_factor moe_shared_expert_overlap output_router_logits mtp_layers_block_type"
+    ),
+    adjust=_nemotron_h,
+)  # fmt: skip
+
+FAMILIES = (RETNET, MAMBA2, QWEN3_NEXT, NEMOTRON_H)
