@@ -59,6 +59,8 @@ def wrong_kinds(config: TransformerConfig) -> list[tuple[str, str, str]]:
     """Field, message and suggestion of every contradiction in the kinds of layers."""
     pattern, name = config.layer_pattern, "layer_pattern"
     wrong = _wrong_mixer(config)
+    if config.attention_gate and config.latent is not None:
+        wrong.append(("attention_gate", "latent attention has no output gate", "leave one of them out"))
     if config.one_sublayer and not pattern:
         wrong.append(("one_sublayer", "layers of one sublayer each need a layer_pattern", "for example layer_pattern: M-M*"))
     if not pattern:

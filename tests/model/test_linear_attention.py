@@ -212,6 +212,7 @@ def test_low_rank_decays(kind: Kind) -> None:
         ("mamba2-2.7b", {"mixer": {"key_heads": 3}}, "80 / 3 is not whole"),
         ("mamba2-2.7b", {"mixer": {"chunk": 0}}, "at least one token"),
         ("mamba2-2.7b", {"position": "rotary"}, "rotates nothing"),
+        ("deepseek-v2-lite", {"attention_gate": True}, "latent attention has no output gate"),
     ],
 )
 def test_contradictions_are_refused(base: str, changes: dict[str, Any], words: str) -> None:

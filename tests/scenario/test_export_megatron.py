@@ -182,6 +182,7 @@ def test_torch_fsdp2_with_what_its_checks_ask_for() -> None:
             r"needs --overlap-grad",
         ),
         (["model=bloom-7b1", "parallel.pipeline.size=2"], "model.position", r"no alibi positions there.*--to deepspeed"),
+        (["model=mamba-codestral-7b"], "model.mixer", r"pretrain_mamba.py's, not pretrain_gpt.py's.*--to deepspeed"),
         (
             ["cluster.gpus=12", "parallel.tensor.size=4", "parallel.pipeline.size=1", "training.global_batch=126"],
             "cluster.gpus",

@@ -323,6 +323,9 @@ def _refusals(draft: ExportDraft, config: TransformerConfig) -> None:
         ("mlp_bias", linear not in BIASES, "biases of q, k and v, of the attention's output and of the MLP cannot be chosen one by one"),
         ("experts.bias", _unlike_biases(config), "router and experts have biases where the dense layers have them"),
         ("attention_chunk", bool(config.attention_chunk), "attention in chunks has no option there"),
+        ("mixer", config.mixer is not None, "layers that carry a state are pretrain_mamba.py's, not pretrain_gpt.py's"),
+        ("one_sublayer", config.one_sublayer and config.mixer is None, "a layer is attention and an MLP there"),
+        ("attention_gate", config.attention_gate, "the attention's output has no gate there"),
         ("softcap_attention", config.softcap_attention or config.softcap_logits, "scores and logits are not capped there"),
     ]
     for name, applies, why in rules:

@@ -1,0 +1,62 @@
+"""Jobs of models with linear attention: whole steps, what they hold, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from parsim.errors import InputError
+from parsim.run import simulate
+
+SMALL = {
+    "retnet-1.3b": {"base": "retnet-1.3b", "layers": 2},
+    "qwen3-next-80b-a3b": {"base": "qwen3-next-80b-a3b", "layers": 4, "experts": {"count": 16, "top_k": 4}},
+    "nemotron-h-8b": {"base": "nemotron-h-8b", "layers": 4, "layer_pattern": "M-*-"},
+}
+
+
+def job(model: Any, parallel: dict[str, Any], gpus: int = 4, **training: Any) -> dict[str, Any]:
+    batch = {"sequence_length": 2048, "micro_batch": 1, "gradient_accumulation": 2, "precision": "bf16", **training}
+    return {"model": model, "cluster": {"topology": "hgx-h100", "gpus": gpus}, "training": batch, "parallel": parallel}
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("parallel", [{"tensor": {"size": 2, "sequence_parallel": True}}, {"pp": 2, "data": {"strategy": "zero1"}}])
+def test_a_folded_step_is_the_unfolded_one(name: str, parallel: dict[str, Any]) -> None:
+    tree = job(SMALL[name], parallel)
+    folded, whole = simulate(tree).document(), simulate(tree, unfolded=True).document()
+    assert folded["step_time_s"] == pytest.approx(whole["step_time_s"], rel=1e-9)
+    assert folded["memory"]["devices"][0]["peak_bytes"] == whole["memory"]["devices"][0]["peak_bytes"]
+
+
+def test_a_recurrent_step_costs_the_same_per_token_at_any_length() -> None:
+    def time(model: Any, length: int) -> float:
+        report = simulate(job(model, {}, 1, sequence_length=length, gradient_accumulation=1, step=False)).document()
+        return float(report["step_time_s"]) / length
+
+    retnet, llama = SMALL["retnet-1.3b"], {"base": "llama-3.2-1b", "layers": 2}
+    assert time(retnet, 32768) == pytest.approx(time(retnet, 8192), rel=0.02)
+    assert time(llama, 32768) > 1.3 * time(llama, 8192)
+
+
+def test_nobody_has_measured_such_runs() -> None:
+    report = simulate(job(SMALL["retnet-1.3b"], {})).document()
+    assert report["confidence"]["status"] == "unvalidated"
+    (share,) = (one for one in report["assumptions"] if one["name"] == "linear_attention")
+    assert share["value"] == "0.3 of fused attention's rate"
+
+
+@pytest.mark.parametrize(
+    ("name", "parallel", "words"),
+    [
+        ("retnet-1.3b", {"context": {"size": 2}}, "context parallelism with linear attention (retention)"),
+        ("nemotron-h-8b", {"tensor": {"size": 16}}, "8 key heads or groups of linear attention / tensor size 16 = 0.5"),
+    ],
+)
+def test_what_ranks_cannot_share(name: str, parallel: dict[str, Any], words: str) -> None:
+    tree = job(SMALL[name], parallel, 4)
+    tree["cluster"] = {"topology": "hgx-h100", "nodes": 2}
+    with pytest.raises(InputError) as caught:
+        simulate(tree)
+    assert words in str(caught.value)
