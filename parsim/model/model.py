@@ -184,6 +184,8 @@ class Parameter:
         """Elements on one rank: of experts, those that it holds."""
         if not self.expert:
             return self.local_count(at.tensor)
+        if self.split == 0:  # no experts, but rows of a layer that replicas share (`parsim.model.fully_connected`)
+            return self.local_count(at.expert_width)
         return self.local_count(at.expert_width) // self.shape[0] * -(-self.shape[0] // at.expert)
 
 

@@ -36,10 +36,11 @@ from parsim.model.mixture import Combine, Dispatch, GroupedLinear
 from parsim.model.model import Model, Operator, Workload, dispatched
 from parsim.model.tape import Step
 from parsim.parallel.expert_load import ExpertLoad, Histogram, Rows, histogram_findings
+from parsim.parallel.fully_connected import fully_connected_findings, shared_layers
 from parsim.parallel.groups import EXPERT, EXPERT_MODEL, EXPERT_TENSOR, PIPELINE, REPLICATING, TENSOR, Mesh
 from parsim.parallel.hooks import COUNTS, LAUNCHES, Emitter, Sharding, SilentHooks, Unit, Weight
 from parsim.parallel.replicated import Replicated
-from parsim.parallel.settings import EXCHANGE_SMS, ExpertParallel, Parallelism
+from parsim.parallel.settings import EXCHANGE_SMS, ExpertParallel, Parallelism, Training
 
 _SIZE, _TENSOR, _CAPACITY = "parallel.expert.size", "parallel.expert.tensor", "parallel.expert.capacity_factor"
 _STRATEGIES = ("none", "ddp", "zero1", "zero2", "fsdp", "hsdp")
@@ -158,7 +159,7 @@ def expert_load(expert: ExpertParallel, tokens: int) -> ExpertLoad:
     return ExpertLoad(expert.imbalance, expert.size, tokens, expert.capacity_factor, expert.pad_to_capacity)
 
 
-def expert_findings(model: Model, parallelism: Parallelism, mesh: Mesh) -> list[Finding]:
+def expert_findings(model: Model, training: Training, parallelism: Parallelism, mesh: Mesh) -> list[Finding]:
     """Why the experts of this model cannot be spread so; with the arithmetic."""
     expert = parallelism.expert
     if expert.pad_to_capacity and expert.capacity_factor is None:
@@ -166,6 +167,8 @@ def expert_findings(model: Model, parallelism: Parallelism, mesh: Mesh) -> list[
         return [Finding(text, "parallel.expert.pad_to_capacity", True, "write parallel.expert.capacity_factor, such as 1.25")]
     if not parallelism.exchanges_tokens and expert.imbalance == 1.0 and expert.capacity_factor is None:
         return []
+    if shared := shared_layers(model):
+        return fully_connected_findings(shared, model, training, parallelism, mesh)
     layers = [operator for block in model.blocks for operator in block.operators if isinstance(operator, GroupedLinear)]
     if not layers:
         asked = {_SIZE: expert.size > 1, _CAPACITY: expert.capacity_factor is not None, _TENSOR: expert.tensor > 0}

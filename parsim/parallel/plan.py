@@ -21,6 +21,7 @@ from parsim.parallel.context import ContextParallelHooks
 from parsim.parallel.expert_load import Rows, mixtures
 from parsim.parallel.experts import ExpertParallelHooks, expert_load, expert_mesh, loaded
 from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
+from parsim.parallel.fully_connected import FullyConnectedHooks
 from parsim.parallel.groups import CONTEXT, DATA, TENSOR, Groups, Mesh
 from parsim.parallel.hooks import OperatorHooks, Sharding, Unit, Weight
 from parsim.parallel.plan_findings import CENTRAL, Machine, findings_of, tied_findings
@@ -105,10 +106,8 @@ class Plan:
     @cached_property
     def routing(self) -> Routing | None:
         """Where the tokens of a mixture layer go; None: they stay."""
-        if not self.parallelism.exchanges_tokens:
-            return None
         layers = (operator for block in self.model.blocks for operator in block.operators if isinstance(operator, Dispatch))
-        return next(routing(layer, self.workload) for layer in layers)
+        return next((routing(layer, self.workload) for layer in layers if self.parallelism.exchanges_tokens), None)
 
     @property
     def asynchronous(self) -> bool:
@@ -152,6 +151,7 @@ class Plan:
         if self.parallelism.exchanges_tokens:
             answer = self.runtime.host.answer if self.parallelism.waits_for_counts else 0.0
             made.append(ExpertParallelHooks(self.timed(partial), self.loads, answer))
+            made.append(FullyConnectedHooks(self.timed(partial)))
         return made
 
     def role(self, rank: int) -> str:

@@ -58,7 +58,7 @@ def findings_of(
     findings += tensor_findings(model, training, parallelism)
     findings += placement_findings(parallelism, Groups(mesh, mesh.replicas), gpus, machine.node_of)
     findings += context_findings(model, training, parallelism)
-    findings += expert_findings(model, parallelism, mesh)
+    findings += expert_findings(model, training, parallelism, mesh)
     findings += _uneven_findings(model, training, parallelism)
     findings += offload_findings(training, parallelism, runtime)
     findings += _product_findings(model, training, parallelism)

@@ -47,6 +47,7 @@ from parsim.scenario.strategy import (
     parameter_gather,
     tensor_overlap,
     with_schedule,
+    with_shared_outputs,
 )
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class Builder:
                 TopologyError, [Finding(text, "cluster.topology", None, "use cluster.gpus or cluster.placement to keep to one kind")]
             )
         split = self._overlapping(self._spread(split, profile), profile)
-        self.assumptions += expert_assumptions(self.settings.parallel.expert, split)
+        self.assumptions += expert_assumptions(self.settings.parallel, split)
         self.warnings += overlap_warnings(split, devices)
         padded = self._padded(whole, profile)
         precision = self._precision(profile, devices)
@@ -298,7 +299,7 @@ class Builder:
         mean = settings.training.mean_sequence_length
         if not model.sequence and mean != "auto":
             raise ModelError(Finding(f"{name} has samples without sequences", "training.mean_sequence_length", mean, "leave it out"))
-        return model
+        return with_shared_outputs(model, settings.parallel)
 
     def _finetune(self, precision: Precision) -> Finetune | None:
         section = self.settings.training.finetune

@@ -239,5 +239,7 @@ class ParallelSection(Section):
     """context parallelism"""
     expert: ExpertSection = ExpertSection()
     """expert parallelism"""
+    fully_connected: Annotated[int, Whole(1, LARGEST)] = 1
+    """convolutional networks: replicas that share the outputs of every fully connected layer (Krizhevsky's one weird trick); 1 = none do"""
     data: DataSection = DataSection()
     """data parallelism"""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from parsim.errors import Finding, PlanError
+from parsim.model.fully_connected import share_outputs
 from parsim.parallel.custom_strategy import load_strategy
 from parsim.parallel.groups import DATA, Groups, Mesh
 from parsim.parallel.schedules import ALIASES, NAMES, check, chunks, homes, schedule
@@ -36,6 +37,7 @@ from parsim.scenario.trust import SCHEDULE, STRATEGY, code_file, refusal
 if TYPE_CHECKING:
     from parsim.hardware.device import Device
     from parsim.hardware.fabric.cluster import Cluster
+    from parsim.model.model import Model
     from parsim.scenario.scenario import Scenario
 
 VIRTUAL = "parallel.pipeline.virtual_stages"
@@ -54,7 +56,7 @@ def parallelism(scenario: Scenario, cluster: Cluster, gpus: tuple[int, ...]) -> 
         order=section.order,
         tensor=_tensor(section.tensor),
         context=ContextParallel(section.context.size, cast(Literal["ring", "all-gather", "ulysses"], section.context.method)),
-        expert=_expert(section.expert, scenario),
+        expert=_expert(section.expert, scenario) if section.fully_connected == 1 else ExpertParallel(tensor=section.fully_connected),
         pipeline=_combined(_pipeline(section.pipeline, scenario))
         if section.expert.batch_overlap
         else _pipeline(section.pipeline, scenario),
@@ -286,6 +288,20 @@ def _table(section: PipelineSection, found: tuple[Path, str] | None, micro_batch
     return from_function(load_function(f"{path}{function}"), section.size, micro_batches, section.virtual_stages)
 
 
+def with_shared_outputs(model: Model, section: ParallelSection) -> Model:
+    """The model with fully connected layers that replicas share, where the scenario says so. Raises `PlanError` where it has none."""
+    ranks, path = section.fully_connected, "parallel.fully_connected"
+    if ranks == 1:
+        return model
+    shared = share_outputs(model)
+    if model.sequence or shared.blocks == model.blocks:
+        what = "a transformer, whose layers tensor parallelism splits" if model.sequence else "a network without fully connected layers"
+        raise PlanError(Finding(f"{model.name} is {what}", path, ranks, "leave it out"))
+    if section.expert != ExpertSection():
+        raise PlanError(Finding("parallel.expert is of experts, and this network has none", path, ranks, "leave parallel.expert out"))
+    return shared
+
+
 def _expert(section: ExpertSection, scenario: Scenario) -> ExpertParallel:
     width = 0 if section.tensor == "auto" else section.tensor
     return ExpertParallel(
@@ -314,11 +330,11 @@ def _combined(pipeline: PipelineParallel) -> PipelineParallel:
     return replace(pipeline, schedule="combined-1f1b")
 
 
-def expert_assumptions(section: ExpertSection, split: Parallelism) -> list[Assumption]:
+def expert_assumptions(parallel: ParallelSection, split: Parallelism) -> list[Assumption]:
     """What is taken for granted where experts are spread and the scenario does not say it."""
-    if not split.exchanges_tokens:
+    if not split.exchanges_tokens or parallel.fully_connected > 1:
         return []
-    found = []
+    section, found = parallel.expert, []
     if split.expert.imbalance == 1.0:
         source = "as with a balancing loss or bias that has done its work; measured loads differ from layer to layer"
         found.append(Assumption("expert_load", "even", source, "default"))
