@@ -317,7 +317,7 @@ def _mesh(draft: ExportDraft, version: int) -> dict[str, Any]:
     for key in ("dispatcher", "dispatch_dtype", "combine_dtype", "sms"):
         draft.lacks(f"parallel.expert.{key}", "the model's code")
     draft.says("parallel.expert.tensor", "as many as tensor-parallel ranks")
-    if parallelism.exchanges_tokens:
+    if parallelism.exchanges_tokens and section.fully_connected == 1:
         path = "parallel.expert.size" if section.expert.size > 1 else "parallel.expert.tensor"
         draft.refuses(path, "accelerate has no expert parallelism", "use --to megatron")
     for axis, size in (("tensor", tensor.size), ("context", context.size)):

@@ -300,7 +300,7 @@ def model_parallel(draft: ExportDraft) -> dict[str, Any]:
         draft.script.append(f"deepspeed.moe.layer.MoE(ep_size={section.expert.size})")
     draft.scripted("parallel.expert.size", f"deepspeed.moe.layer.MoE(ep_size={section.expert.size})")
     draft.says("parallel.expert.tensor", "whole experts, or with enable_expert_tensor_parallelism as many as tensor-parallel ranks")
-    if parallelism.expert_width != tensor.size:
+    if parallelism.expert_width != tensor.size and section.fully_connected == 1:
         text = "experts are as wide as the tensor-parallel ranks leave them there"
         draft.refuses("parallel.expert.tensor", text, "use tensor: auto, or --to megatron")
     for key in ("capacity_factor", "pad_to_capacity"):

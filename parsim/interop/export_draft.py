@@ -284,6 +284,9 @@ def simulator_only(draft: ExportDraft) -> None:
     draft.lacks("training.data_loading", "it is a time, not a setting")
     draft.lacks("training.tokens", "the length of the training is the script's")
     draft.lacks("parallel.expert.imbalance", "it describes the data")
+    draft.says("parallel.fully_connected", "the default: no layer is shared")
+    if draft.job.settings.parallel.fully_connected > 1:
+        draft.refuses("parallel.fully_connected", f"shared fully connected layers: {NO_TOOL}", "leave it out")
     for path in ("training.backward", "training.step"):
         if path not in draft.keys:
             draft.says(path, "always")

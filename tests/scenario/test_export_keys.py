@@ -95,7 +95,7 @@ MUON = {
     f"training.optimizer.{key}" for key in ("newton_schulz_steps", "tensor_mode", "split_query_key_value", "split_gate_up", "padded_parts")
 }
 PLUS_PLUS = {f"parallel.data.{key}" for key in ("quantised_weights", "quantised_gradients", "secondary_partition")}
-EVERYWHERE = {"training.backward", "training.step", "parallel.pipeline.post_validation"}
+EVERYWHERE = {"training.backward", "training.step", "parallel.pipeline.post_validation", "parallel.fully_connected"}
 ELSEWHERE = {
     "megatron": {"training.finetune.*", "training.loss.chunks", "parallel.data.shard_size", "training.offload.*", *PLUS_PLUS},
     "deepspeed": {
@@ -165,6 +165,7 @@ def _value(tree: Any, path: str) -> Any:
 
 
 USER_BUFFERS = "sequence_parallel: true, overlap: full, overlap_splits: 2, overlap_sms: 8"
+ALEXNET = {"model": "alexnet", "cluster": {"topology": "hgx-h100"}, "training": {"micro_batch": 8, "gradient_accumulation": 1}}
 REFUSED = [
     ("megatron", STAGED, ("training.backward=false", "training.step=false"), {"training.backward", "training.step"}),
     ("megatron", SHARDED, OFFLOAD, {"training.offload.parameters", "parallel.data.strategy"}),
@@ -185,6 +186,8 @@ REFUSED = [
         {"parallel.expert.size"},
     ),
     ("fsdp", MIXTURE, ("parallel.data.strategy=ddp", "parallel.expert.tensor=2"), {"parallel.expert.tensor"}),
+    ("fsdp", ALEXNET, ("parallel.fully_connected=2",), {"parallel.fully_connected"}),
+    ("deepspeed", ALEXNET, ("parallel.fully_connected=2",), {"parallel.fully_connected"}),
     ("deepspeed", MIXTURE, ("parallel.expert={size: 4, tensor: 2}",), {"parallel.expert.tensor"}),
     *[
         (target, STAGED, ("parallel.data.optimizer_instances=2",), {"parallel.data.optimizer_instances"})
