@@ -18,8 +18,9 @@ LAYER_CLASSES = {
     "mistral": "MistralDecoderLayer", "qwen2": "Qwen2DecoderLayer", "qwen3": "Qwen3DecoderLayer", "gemma": "GemmaDecoderLayer",
     "gemma2": "Gemma2DecoderLayer", "mixtral": "MixtralDecoderLayer", "qwen2-moe": "Qwen2MoeDecoderLayer",
     "qwen3-moe": "Qwen3MoeDecoderLayer",    "deepseek-v2": "DeepseekV2DecoderLayer", "deepseek-v3": "DeepseekV3DecoderLayer",
+    "qwen3-next": "Qwen3NextDecoderLayer", "mamba2": "Mamba2Block", "nemotron-h": "NemotronHBlock", "retnet": "RetNetBlock",
 }  # fmt: skip
-"""family -> class of a layer in huggingface/transformers"""
+"""family -> class of a layer in huggingface/transformers (retnet: fla-org/flash-linear-attention)"""
 
 
 def write_fsdp(draft: ImportDraft, source: Source, switch: Key | None) -> None:
