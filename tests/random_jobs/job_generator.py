@@ -14,7 +14,7 @@ from functools import cache
 from math import prod
 from typing import Any
 
-from parsim.parallel.schedules import INTERLEAVED, V_SHAPED, chunks, schedule, to_text
+from parsim.parallel.schedules import ENDLESS, INTERLEAVED, V_SHAPED, ZERO_BUBBLE, chunks, schedule, to_text
 from parsim.scenario.json_schema import schema
 
 Tree = dict[str, Any]
@@ -53,7 +53,7 @@ SINGLE = ("8x-rtx-4090-pcie", "8x-l40s-pcie", "4x-v100-pcie", "workstation-2x-rt
 """machines without a network"""
 SCHEDULES = (
     "1f1b", "gpipe", "naive", "pipedream", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "interleaved-zb",
-    "looped-bfs", "own",
+    "looped-bfs", "dualpipev", "dualpipe", "pipedream-2bw", "own",
 )  # fmt: skip
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp", "torch-data-parallel", "parameter-server")
 PROFILES = ("pytorch-2", "deepspeed", "megatron-core", "megatron-2021", "megatron-2022", "llm-foundry-2023")
@@ -234,14 +234,18 @@ class Draw:
 
     def _pipeline(self, section: Tree) -> None:
         stages = self.sizes["pipeline"]
-        name = self.one_of(SCHEDULES)
+        name = self.one_of([name for name in SCHEDULES if name != "dualpipe" or stages % 2 == 0])
         section["pipeline"] = {"size": stages, "schedule": name}
-        if name == "pipedream":
+        if name in ENDLESS:
             section["data"] = {"strategy": "ddp" if self.sizes["data"] * self.sizes["context"] > 1 else "none"}
         if name in (*INTERLEAVED, *V_SHAPED):
             virtual = 2 if name in V_SHAPED else self.one_of((2, 3))
             self.chunks, self.multiple = stages * virtual, stages if name in INTERLEAVED else 1
             section["pipeline"]["virtual_stages"] = virtual
+        if name == "dualpipe":
+            self.multiple = 2
+        if name in ZERO_BUBBLE and self.chance(0.2):
+            section["pipeline"]["post_validation"] = True
         for key in ("overlap_sends", "scatter_sends"):
             if self.chance(0.2):
                 section["pipeline"][key] = False
@@ -296,8 +300,10 @@ class Draw:
             training["sequence_length"] = 64 * self.one_of((1, 2, 4))
         steps = self.multiple * self.one_of((1, 2, 4)) if self.multiple > 1 else self.one_of((1, 2, 3, 4, 5, 8))
         section = self.tree["parallel"].get("pipeline", {})
-        if section.get("schedule") == "pipedream":
+        if section.get("schedule") in ENDLESS:
             steps += self.sizes["pipeline"]
+        if section.get("schedule") in ("dualpipev", "dualpipe"):
+            steps += 2 * self.sizes["pipeline"]
         if section.get("schedule") == "own":
             name = self.one_of(("1f1b", "gpipe", "zb-h1", "zb-h2", "zb-v", "v-half"))
             section["schedule"] = to_text(schedule(name, self.sizes["pipeline"], steps, chunks(name)))
