@@ -53,7 +53,7 @@ def test_a_neighbour_equals_the_scenario_with_overrides(neighbours, changes, aga
         {"training.recompute": "sometimes"},
         {"parallel.tensor.size": 7},
         {"training.micro_batch": 7},
-        {"parallel.pipeline.schedule": "dualpipe"},
+        {"parallel.pipeline.schedule": "hanayo"},
         {"parallel.expert.capacity_factor": 0},
     ],
 )
