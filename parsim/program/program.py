@@ -327,17 +327,17 @@ class Program:
         self.specs.append(spec)
         return len(self.specs) - 1
 
-    def stamp(self, stamp: Stamp, instance: int, *others: int) -> int:
+    def stamp(self, stamp: Stamp, instance: int, other: int = -1) -> int:
         """Append the rows of a stamp; returns the index of the first. The same as calling `add` for each of them.
 
-        `others`: micro-batches that some rows belong to instead (`Stamp.turns`).
+        `other`: the micro-batch that some rows belong to instead (`Stamp.turns`).
         """
         origin = len(self.spec)
         successors, blockers, tails = self.successors, self.blockers, self._tails
         self._instance(instance)
         for row, turn in stamp.turns:
             self._begins.append(origin + row)
-            self._instances.append((instance, *others)[turn])
+            self._instances.append(other if turn else instance)
         self.spec += stamp.spec
         successors += stamp.successors
         blockers += stamp.blockers

@@ -60,19 +60,20 @@ class Script:
         smaller = plan.training.micro_batches - 1 if plan.training.last_micro_batch else -1
         taken: dict[tuple[str, int], int] = {}
         beside = {backward for _, backward in plan.overlapped}
+        asynchronous = plan.asynchronous
         for slot in plan.slots[self._pipeline_rank]:
             kind, stage, micro_batch = slot
             # B and W count together: a table may mix them, and either writes the first gradient or completes the last
             counted = (SlotKind.BACKWARD_WEIGHT if kind == SlotKind.FULL_BACKWARD else kind, stage)
             count = taken[counted] = taken.get(counted, 0) + 1
             first, last = step == 1 or count % step == 1, count % step == 0
-            done = min(taken.get((SlotKind.BACKWARD_WEIGHT, one), 0) for one in passes.chunks) // step if plan.asynchronous else 0
-            key = (kind, stage, first, last, micro_batch == smaller, slot in beside, done > updates)
+            done = min(taken.get((SlotKind.BACKWARD_WEIGHT, one), 0) for one in passes.chunks) // step if asynchronous else 0
+            key = (kind, stage, first, last, micro_batch == smaller, bool(beside) and slot in beside, done > updates)
             updates = done
             if not fixed or (slot_pass := self._known.get(key)) is None:
                 slot_pass = self._known[key] = self._slot(*key)
             self.slots.append(slot_pass)
-            if plan.asynchronous:
+            if asynchronous:
                 self.versions.append(passes.stash(kind, micro_batch))
 
     def _slot(self, kind: str, stage: int, first: bool, last: bool, partial: bool, beside: bool, updates: bool) -> SlotPass:

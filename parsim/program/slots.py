@@ -113,16 +113,22 @@ class ScheduleLowering:
 
     def _advance(self, p: int, force: bool) -> int:
         """Take slots of one pipeline rank while they are ready; `force`: the first one in any case. How many were taken."""
-        row, ways, cursor = self._plan.slots[p], self._ways, self._cursor
+        row, ways, cursor, pairs = self._plan.slots[p], self._ways, self._cursor, self._pairs
         begun = cursor[p]
         while cursor[p] < len(row):
             slot = row[cursor[p]]
-            passes = (slot, self._pairs[slot]) if slot in self._pairs else (slot,)
-            sources = [(one, source) for one in passes if (source := ways[one.kind, one.stage].source) is not None]
-            if not force and any(one.micro_batch not in source.sent for one, source in sources):
+            source = ways[slot.kind, slot.stage].source
+            arrived = force or source is None or slot.micro_batch in source.sent
+            if pairs and (other := pairs.get(slot)) is not None:
+                source = ways[other.kind, other.stage].source
+                if not (force or (arrived and (source is None or other.micro_batch in source.sent))):
+                    break
+                self._slot(p, slot, other)
+            elif arrived:
+                self._slot(p, slot)
+            else:
                 break
             force = False
-            self._slot(p, *passes)
         return cursor[p] - begun
 
     def _blocking_order(self) -> Sequence[Step]:
@@ -137,35 +143,35 @@ class ScheduleLowering:
 
     # -- one slot -------------------------------------------------------------------------------------------------
 
-    def _slot(self, p: int, *slots: Slot) -> None:
+    def _slot(self, p: int, slot: Slot, other: Slot | None = None) -> None:
         """Stamp the next pass of a stage's ranks, or two that overlap, with the messages that they send."""
         at, program = self._cursor[p], self._program
+        slots = (slot,) if other is None else (slot, other)
         self._cursor[p] = at + len(slots)
-        passes = tuple([script.slots[at + place] for place in range(len(slots)) for script in self._scripts[p]])
+        passes = tuple([script.slots[at] for script in self._scripts[p]])
+        if other is not None:
+            passes += tuple([script.slots[at + 1] for script in self._scripts[p]])
         prepared = self._prepared.get(passes) or self._prepare(p, slots, passes)
-        origin = program.stamp(prepared.stamp, *[slot.micro_batch for slot in slots])
+        origin = program.stamp(prepared.stamp, slot.micro_batch, -1 if other is None else other.micro_batch)
         first = prepared.stamp.first
         for rank in self._ranks.of_stage[p]:
-            for place in range(len(slots)):
-                program.begins[rank][at + place] = origin + first[rank] if rank in first else -1
+            program.begins[rank][at : self._cursor[p]] = [origin + first[rank] if rank in first else -1] * len(slots)
         for rank, row in first.items() if self._holds else ():
             for op in self._holds.pop(rank, ()):
                 program.block(op, origin + row)
-        for slot in slots:
-            self._await(slot, first, origin)
         if self._plan.asynchronous:
             self._versions(p, at)
-        for slot, messages in zip(slots, prepared.messages, strict=True):
-            if (to := self._ways[slot.kind, slot.stage].to) is not None and not self._blocking:
-                self._arrived(to, slot.micro_batch, [(rank, origin + row) for rank, row in messages])
+        for one, messages in zip(slots, prepared.messages, strict=True):
+            way = self._ways[one.kind, one.stage]
+            if way.source is not None:
+                self._await(way.source, one.micro_batch, first, origin)
+            if way.to is not None and not self._blocking:
+                self._arrived(way.to, one.micro_batch, [(rank, origin + row) for rank, row in messages])
 
-    def _await(self, slot: Slot, first: dict[int, int], origin: int) -> None:
-        """The pass begins when its input has arrived; `first`: its first row by rank, from `origin`."""
-        source = self._ways[slot.kind, slot.stage].source
-        if source is None:
-            return
-        if (arrived := source.sent.get(slot.micro_batch)) is None:
-            source.awaiting.setdefault(slot.micro_batch, []).extend(origin + row for row in first.values())
+    def _await(self, source: _Arrivals, micro_batch: int, first: dict[int, int], origin: int) -> None:
+        """A pass begins when its input has arrived; `first`: its first row by rank, from `origin`."""
+        if (arrived := source.sent.get(micro_batch)) is None:
+            source.awaiting.setdefault(micro_batch, []).extend(origin + row for row in first.values())
             return
         for rank, op in arrived:
             if rank in first:
