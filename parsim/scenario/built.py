@@ -7,9 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from parsim.errors import Finding
-from parsim.hardware.interconnect import Interconnect
 from parsim.hardware.kernels import kernel_time
-from parsim.hardware.nccl.token_exchange import TokenExchange
 from parsim.kernel import Kernel
 from parsim.parallel.plan import Plan, plan
 from parsim.parallel.settings import Parallelism, Runtime, Training
@@ -19,6 +17,7 @@ from parsim.scenario.software import Assumption
 
 if TYPE_CHECKING:
     from parsim.hardware.fabric.cluster import Cluster
+    from parsim.hardware.interconnect import Interconnect
     from parsim.hardware.nccl.inputs import Settings
     from parsim.hardware.transfers import Background
     from parsim.model.model import Model
@@ -89,6 +88,9 @@ def plan_of(built: Built, clock: Callable[[Kernel], float]) -> Plan:
 
 def wires_of(built: Built, job: Plan) -> Interconnect:
     """What collectives among the ranks of a plan cost."""
+    from parsim.hardware.interconnect import Interconnect
+    from parsim.hardware.nccl.token_exchange import TokenExchange
+
     expert = job.parallelism.expert
     tokens = None
     if job.routing is not None and expert.multiprocessors:
