@@ -304,20 +304,21 @@ def add_latent_attention(config: TransformerConfig, latent: LatentAttention, row
     The compressing products are replicated over tensor ranks, the decompressing ones split by heads. The value is
     the second part of the tensor that decompression makes.
     """
-    heads, key_dim = config.heads, latent.plain_dim + latent.rotary_dim
+    heads, key_dim, again = config.heads, latent.plain_dim + latent.rotary_dim, "mla_up_proj"
     bias = config.query_key_value_bias
     row.last = source
     if latent.query_rank:
         row.add(Linear("query_down", (source,), "query_down", config.hidden, (latent.query_rank,), bias))
         row.add(RMSNorm("query_norm", (row.last,), "query_norm", latent.query_rank))
     width = latent.query_rank or config.hidden
-    row.add(Linear("query_up", (row.last,), "query_up", width, (heads * key_dim,), bias=False, split="column"))
-    query = row.add(Rotary("query_rotary", (row.last,), "query_rotary", heads, 0, latent.rotary_dim))
+    row.add(Linear("query_up", (row.last,), "query_up", width, (heads * key_dim,), False, "column", selective=again))
+    query = row.add(Rotary("query_rotary", (row.last,), "query_rotary", heads, 0, latent.rotary_dim, selective=again))
     compressed = row.add(Linear("key_value_down", (source,), "key_value_down", config.hidden, (latent.key_rank + latent.rotary_dim,), bias))
     row.add(RMSNorm("key_value_norm", (compressed,), "key_value_norm", latent.key_rank))
     plain_and_value = heads * (latent.plain_dim + latent.value_dim)
-    value = row.add(Linear("key_value_up", (row.last,), "key_value_up", latent.key_rank, (plain_and_value,), bias=False, split="column"))
-    shared = row.add(Rotary("key_rotary", (compressed,), "key_rotary", 0, 1, latent.rotary_dim))
+    up = Linear("key_value_up", (row.last,), "key_value_up", latent.key_rank, (plain_and_value,), False, "column", selective=again)
+    value = row.add(up)
+    shared = row.add(Rotary("key_rotary", (compressed,), "key_rotary", 0, 1, latent.rotary_dim, selective=again))
     widths = (heads * latent.plain_dim, heads * latent.rotary_dim)
-    key = row.add(Concatenate("keys", (value, shared), "keys", widths, "heads"))
+    key = row.add(Concatenate("keys", (value, shared), "keys", widths, "heads", again))
     return query, key, value

@@ -27,9 +27,10 @@ class Draft:
     allocates: list[str] = field(default_factory=list)
     frees: list[str] = field(default_factory=list)
     needed: bool = False
+    communicates: bool = False
 
     def step(self) -> Step:
-        return Step(self.operator, self.phase, self.kernels, tuple(self.allocates), tuple(self.frees))
+        return Step(self.operator, self.phase, self.kernels, tuple(self.allocates), tuple(self.frees), self.communicates)
 
     def transient(self, name: str) -> None:
         """A tensor that lives during this step only."""

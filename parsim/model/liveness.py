@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
+from parsim.kernel import Memory
 from parsim.model.attention import AttentionCore
 from parsim.model.gradient_flow import Draft, GradientFlow
 from parsim.model.kept_products import MATMULS, KeptProduct, kept_products
 from parsim.model.model import Block, Operator, Workload
+from parsim.model.regions import REGIONS, Region, regions
 from parsim.model.tape import Tape
 
 _KEPT_OUTPUT = "attention"
@@ -25,7 +27,7 @@ def tape(block: Block, at: Workload, drop: tuple[str, ...] = (), input_gradient:
 
     `drop` names what selective recomputation does not keep (`Operator.selective`): by-products and outputs of these
     operators, except an attention core's output, which the projection behind it needs for its weight (2205.05198 §5); or
-    ``matmuls`` for everything but what `parsim.model.kept_products` names.
+    ``matmuls`` for everything but what `parsim.model.kept_products` names; or a region of `parsim.model.regions`.
     `input_gradient=False`: nothing before the block is trained.
 
     Gradients follow the chain rule over named tensors: residual adds and views pass their gradient on without a copy,
@@ -48,13 +50,16 @@ class Liveness(GradientFlow):
 
     def __init__(self, block: Block, at: Workload, drop: tuple[str, ...], input_gradient: bool) -> None:
         super().__init__(block, at, input_gradient)
-        self.drop = drop
+        self.drop = tuple(word for word in drop if word not in REGIONS)
+        self.regions = regions(self.operators, drop)
         self.products: Mapping[int, KeptProduct] = kept_products(self.operators, self.works, self.at) if MATMULS in drop else {}
         self.part_of: dict[str, str] = {}
         """what is kept of a storage whose rest is made again -> that storage"""
         # what lives from forward into backward, and what selective recomputation makes again instead
         self._collect_saves()
         self.dropped = self._dropped()
+        for region in self.regions:
+            self.dropped |= self._dropped_of(region)
         self._recompute()
 
     # --- saved tensors and recomputation ------------------------------------------------------------------------
@@ -117,10 +122,62 @@ class Liveness(GradientFlow):
                     self._use(storage, self.active[-1], "input")
         return dropped
 
+    def _dropped_of(self, region: Region) -> set[str]:
+        """Storages that a region makes again."""
+        inside = set(region.operators)
+        own = {storage for storage, index in self.owner.items() if index in inside and index in self.active}
+        own -= {"output", *self.held}
+        if region.outputs:
+            self._keep_originals(region, own)
+            return own
+        return {name for name in own if all(index in inside for index, _ in self.uses.get(name, ()))}
+
+    def _keep_originals(self, region: Region, own: set[str]) -> None:
+        """Products that read what a region makes again keep it, not a low-precision copy, which they make again for their weights."""
+        for index in self.active:
+            copy = f"{self.operators[index].name}.input_fp8"
+            source = self.storage[self.operators[index].inputs[0]] if index not in region.operators else ""
+            if source in own and copy in self.uses:
+                del self.uses[copy]
+                self._use(source, index, "weight")
+                step = self.weight_steps[index]
+                step.kernels = (Memory(self.tensors[source].bytes + self.tensors[copy].bytes), *step.kernels)
+
+    def _run_again(self, index: int, done: set[int]) -> set[int]:
+        """The operators of the regions that are made again before the backward of operator `index`, with what makes their inputs."""
+        wanted = {place for region in self.regions if region.before == index for place in region.operators if place in self.active}
+        own = wanted - done
+        wanted = set(own)
+        for place in sorted(own):
+            for name in self.operators[place].inputs:
+                source = self.storage[name]
+                made = self.owner.get(source)
+                if made not in own:
+                    self._use(source, index, "recompute")
+                    if source in self.dropped and made not in done:
+                        self._trace(source, index, wanted, done)
+        return wanted
+
+    def _free_inside(self, drafts: Mapping[int, Draft]) -> None:
+        """What a region makes and only the region reads dies behind its last reader there."""
+        for place, draft in drafts.items():
+            output = self.storage[self.operators[place].output]
+            readers = [i for i in drafts if i > place and output in map(self.storage.__getitem__, self.operators[i].inputs)]
+            if output in draft.frees and readers:
+                draft.frees.remove(output)
+                drafts[max(readers)].frees.append(output)
+
     def _recompute(self) -> None:
-        """Inserts recompute steps before the first backward use of each dropped storage."""
+        """Inserts recompute steps before the first backward use of each dropped storage, and those of regions where they stand."""
         done: set[int] = set()
         for index in self.active:
+            again = self._run_again(index, done)
+            drafts = {step: self._again(step) for step in sorted(again)}
+            self._free_inside(drafts)
+            for draft in drafts.values():
+                draft.communicates = True
+                self.recompute_steps.setdefault(index, []).append(draft)
+            done |= again
             lost = [name for name, uses in self.uses.items() if name in self.dropped and any(user == index for user, _ in uses)]
             wanted: set[int] = set()
             for name in lost:

@@ -265,48 +265,50 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
 
     factor = 2 if gated else 1
     mixed = output if not shared_width else tensor("mixed")
-    activation: Operator = Activation(tensor("activation"), (tensor("up"),), tensor("product"), width, kind, "column", "mlp", copies=top_k)
+    up, product = (tensor("up"),), tensor("product")
+    activation: Operator = Activation(tensor("activation"), up, product, width, kind, "column", "moe_act", copies=top_k)
     if gated:
-        activation = GatedActivation(tensor("activation"), (tensor("up"),), tensor("product"), width, kind, copies=top_k)
+        activation = GatedActivation(tensor("activation"), up, product, width, kind, selective="moe_act", copies=top_k)
     operators: list[Operator] = [
         Router(
             tensor("router"), (source,), tensor("choice"), hidden, experts, top_k, router_bias, router_fp32, renormalise,
-            parameter_names[0], bias,
+            parameter_names[0], bias, selective="moe",
         ),
-        Dispatch(tensor("dispatch"), (source, tensor("choice")), tensor("copies"), hidden, top_k, experts, groups),
+        Dispatch(tensor("dispatch"), (source, tensor("choice")), tensor("copies"), hidden, top_k, experts, groups, selective="moe"),
         GroupedLinear(
             tensor("experts_up"), (tensor("copies"),), tensor("up"), hidden, factor * width, experts, top_k, "column",
-            parameter_names[1], bias, selective="mlp",
+            parameter_names[1], bias, selective="moe",
         ),
         activation,
         GroupedLinear(
-            tensor("experts_down"), (tensor("product"),), tensor("down"), width, hidden, experts, top_k, "row", parameter_names[2], bias
+            tensor("experts_down"), (product,), tensor("down"), width, hidden, experts, top_k, "row", parameter_names[2], bias,
+            selective="moe",
         ),
-        Combine(tensor("combine"), (tensor("down"), tensor("choice")), mixed, hidden, top_k, experts, groups),
+        Combine(tensor("combine"), (tensor("down"), tensor("choice")), mixed, hidden, top_k, experts, groups, selective="moe"),
     ]  # fmt: skip
     if not shared_width:
         return tuple(operators)
-    widths = (shared_width,) * factor
+    widths, again = (shared_width,) * factor, "shared_experts"
     names = tuple(shared_names)
-    shared: Operator = Activation(
-        tensor("shared_activation"), (tensor("shared_up"),), tensor("shared_product"), shared_width, kind, "column", "mlp"
-    )
+    up, product = (tensor("shared_up"),), tensor("shared_product")
+    shared: Operator = Activation(tensor("shared_activation"), up, product, shared_width, kind, "column", again)
     if gated:
-        shared = GatedActivation(tensor("shared_activation"), (tensor("shared_up"),), tensor("shared_product"), shared_width, kind)
+        shared = GatedActivation(tensor("shared_activation"), up, product, shared_width, kind, selective=again)
     operators += [
         Linear(
             tensor("shared_up_projection"), (source,), tensor("shared_up"), hidden, widths, False, "column",
-            names[:factor], selective="mlp",
+            names[:factor], selective=again,
         ),
         shared,
         Linear(
-            tensor("shared_down_projection"), (tensor("shared_product"),), tensor("shared"), shared_width, (hidden,), False, "row",
-            (names[factor],),
+            tensor("shared_down_projection"), (product,), tensor("shared"), shared_width, (hidden,), False, "row", (names[factor],),
+            selective=again,
         ),
     ]  # fmt: skip
     last = tensor("shared")
     if shared_gate:
-        operators.append(SharedGate(tensor("shared_gate"), (source, last), tensor("shared_gated"), hidden, names[factor + 1]))
-        last = tensor("shared_gated")
-    operators.append(ResidualAdd(tensor("add_shared"), (mixed, last), output, hidden))
+        gate = SharedGate(tensor("shared_gate"), (source, last), tensor("shared_gated"), hidden, names[factor + 1], selective=again)
+        operators.append(gate)
+        last = gate.output
+    operators.append(ResidualAdd(tensor("add_shared"), (mixed, last), output, hidden, selective="moe"))
     return tuple(operators)

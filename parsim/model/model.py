@@ -241,7 +241,9 @@ class Operator(Protocol):
     def split(self) -> Split: ...
     @property
     def selective(self) -> str:
-        """The word under which selective recomputation drops this operator's saves: attention | mlp | norm | ''."""
+        """The word under which selective recomputation drops this operator's saves: attention | mlp | norm, one of
+        `parsim.model.regions`, or ''.
+        """
         ...
 
     def parameters(self) -> tuple[Parameter, ...]: ...

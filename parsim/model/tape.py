@@ -33,6 +33,8 @@ class Step:
     kernels: tuple[Kernel, ...]
     allocates: tuple[str, ...] = ()
     frees: tuple[str, ...] = ()
+    communicates: bool = False
+    """a recompute step around which the messages of forward are sent again"""
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ from parsim.errors import Finding
 from parsim.model.kept_products import MATMULS
 from parsim.model.mixture import GroupedLinear
 from parsim.model.model import Model
+from parsim.model.regions import REGIONS, regions
 from parsim.parallel import zero3_buckets, zero_plus_plus
 from parsim.parallel.context import context_findings
 from parsim.parallel.experts import expert_findings
@@ -62,6 +63,7 @@ def findings_of(
     findings += _uneven_findings(model, training, parallelism)
     findings += offload_findings(training, parallelism, runtime)
     findings += _product_findings(model, training, parallelism)
+    findings += _region_findings(model, training)
     findings += _list_findings(training, parallelism, runtime)
     if model.maximum_sequence and training.sequence_length > model.maximum_sequence and model.facts.get("position") == "learned":
         text = f"{training.sequence_length} tokens, but {model.name} has {model.maximum_sequence} learned positions"
@@ -218,6 +220,26 @@ def _product_findings(model: Model, training: Training, parallelism: Parallelism
     if training.finetune is not None and training.finetune.method != "freeze":
         text = f"{MATMULS} counts the products of trained layers; those of adapters are not supported"
         findings.append(Finding(text, path, MATMULS, "use recompute: full"))
+    return findings
+
+
+def _region_findings(model: Model, training: Training) -> list[Finding]:
+    """Parts that selective recomputation names and the model has not, or whose results its fp8 recipe keeps copies of."""
+    path, recompute, casts = "training.recompute", training.recompute, training.precision.quantisation
+    if recompute.mode != "selective":
+        return []
+    blocks = dict.fromkeys(model.blocks)
+    mixture = any(isinstance(operator, GroupedLinear) for block in blocks for operator in block.operators)
+    absent = [word for word in recompute.selective if word in REGIONS and not any(regions(block.operators, (word,)) for block in blocks)]
+    if mixture and "mlp" in recompute.selective and not any(o.selective == "mlp" for block in blocks for o in block.operators):
+        absent.append("mlp")
+    shown = list(recompute.selective)
+    hint = "use moe, moe_act or shared_experts" if mixture else "leave it out"
+    findings = [Finding(f"{model.name} has no part {word} to recompute", path, shown, hint) for word in absent]
+    dropped = [word for word in recompute.selective if word in ("layernorm", "moe_act")]
+    if training.precision.matmul == "fp8" and casts is not None and casts.recipe == "delayed" and dropped:
+        text = f"with delayed scaling products keep fp8 copies of what {' and '.join(dropped)} would drop (so does Megatron-LM say)"
+        findings.append(Finding(text, path, shown, "use precision.recipe current, blockwise or mxfp8, or leave it out"))
     return findings
 
 

@@ -352,11 +352,16 @@ class StagePassWriter:
         for place in places:
             step = self.tape(block).backward[place]
             asked = self.hooks if step.phase == "input" else ()
+            again = self.hooks if step.communicates else ()
+            for hooks in again:
+                hooks.before_forward(step.operator, self.at)
             for hooks in asked:
                 hooks.before_input(step.operator, self.at)
             self._run_backward(block, place, mine)
             for hooks in asked:
                 hooks.after_input(step.operator, self.at)
+            for hooks in again:
+                hooks.after_forward(step.operator, self.at)
         if coming is not None:
             for hooks in self.hooks:
                 hooks.before_weight(coming.operator, self.at)

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from parsim import units
 from parsim.model.kept_products import MATMULS
+from parsim.model.regions import REGIONS
 from parsim.parallel.settings import Recompute
 from parsim.scenario.finetune import FinetuneSection
 from parsim.scenario.precision import PrecisionChoice
@@ -18,7 +19,9 @@ OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adam-8bit", "adafactor", "lio
 LOSSES = ("auto", "sum", "mse", "cross_entropy")
 LOSS_KERNELS = ("eager", "eager-chunks", "compiled", "fused", "vocab-parallel", "vocab-parallel-fused", "auto")
 ATTENTIONS = ("eager", "mem-efficient", "triton-fa1", "flash2", "flash3", "cudnn")
-SELECTABLE = ("attention", "mlp", "norm", MATMULS)
+SELECTABLE = ("attention", "mlp", "norm", *REGIONS, MATMULS)
+SPELLED = {"core_attn": "attention"}
+"""parts by the names of Megatron-LM's --recompute-modules, where they are not ours"""
 PLACES = ("none", "cpu", "nvme")
 LARGEST_BATCH = 10**12
 
@@ -76,7 +79,7 @@ class RecomputeKind(Kind):
 
     def json_schema(self) -> JsonSchema:
         count = {"type": "integer", "minimum": 1, "maximum": 10_000}
-        parts = {"type": "array", "items": {"enum": list(SELECTABLE)}, "minItems": 1}
+        parts = {"type": "array", "items": {"enum": [*SELECTABLE, *SPELLED]}, "minItems": 1}
         mappings = [
             {"type": "object", "properties": {key: kind}, "required": [key], "additionalProperties": False}
             for key, kind in (("every", count), ("one_in", count), ("blocks", count), ("selective", parts))
@@ -95,7 +98,7 @@ def _parts(value: Any) -> tuple[str, ...]:
     parts = [value] if isinstance(value, str) else value
     if not isinstance(parts, list) or not parts:
         raise ValueError(f"selective: {shown(value)} is not a list of {', '.join(SELECTABLE)}")
-    known = tuple(Choice(SELECTABLE).check(part) for part in parts)
+    known = tuple(Choice(SELECTABLE).check(SPELLED.get(part, part) if isinstance(part, str) else part) for part in parts)
     if MATMULS in known and not set(known) <= {MATMULS, "attention"}:
         raise ValueError(f"selective: {MATMULS} recomputes all but every second product and fused attention: only attention goes with it")
     return known

@@ -335,6 +335,11 @@ def megatron(options: str, **given: Any) -> dict[str, Any]:
             {"training.precision": {"preset": "bf16-fp32grad", "master": "fp16", "optimizer": "bf16"}},
         ),
         ("--recompute-activations", {"training.recompute": {"selective": ["attention"]}}),
+        ("--moe-layer-recompute", {"training.recompute": {"selective": ["moe"]}}),
+        (
+            "--recompute-granularity selective --recompute-modules moe_act layernorm mla_up_proj",
+            {"training.recompute": {"selective": ["moe_act", "layernorm", "mla_up_proj"]}},
+        ),
         (
             "--recompute-granularity selective --recompute-modules core_attn mlp",
             {"training.recompute": {"selective": ["attention", "mlp"]}},

@@ -238,6 +238,7 @@ def _read_recompute(draft: ImportDraft, source: Source) -> None:
     selective, old = source.get("recompute_activations"), source.get("checkpoint_activations")
     granularity, method, number, modules = (source.of(f"training.recompute{side}") for side in ("", ".method", ".layers", ".selective"))
     words = source.table.rows["training.recompute.selective"]
+    mixture = source.get("moe_layer_recompute")  # the older way to say --recompute-modules moe
     layers = draft.whole(number, 1) or 1
     full = old is not None or (method is not None and granularity is None) or (granularity is not None and granularity.value == "full")
     if full and selective is None:
@@ -253,7 +254,9 @@ def _read_recompute(draft: ImportDraft, source: Source) -> None:
         elif modules is not None:
             others = ", ".join(name for name, part in parts.items() if part is None)
             draft.unmodelled(modules, f"parsim recomputes {', '.join(words.words)} selectively, not {others}")
-    for key in (granularity, method, number, modules):
+    if draft.flag(mixture) and "training.recompute" not in draft.lines:
+        draft.write("training.recompute", {"selective": ["moe"]}, mixture)
+    for key in (granularity, method, number, modules, mixture):
         if key is not None and not draft.settled(key):
             draft.unmodelled(key, "of no meaning beside the other options of recomputation")
 
