@@ -174,6 +174,11 @@ class Parameter:
         """Number of elements."""
         return prod(self.shape)
 
+    @property
+    def dimensions(self) -> int:
+        """Of one expert's part where there are several experts: a bias of experts [experts, width] has one."""
+        return len(self.shape) - self.expert
+
     def local_count(self, tensor: int) -> int:
         """Elements on one tensor-parallel rank; the sharded dimension is divided by `tensor`, rounded up."""
         if self.split is None or tensor == 1:
@@ -299,6 +304,10 @@ class Block:
     def by_operator(self) -> Mapping[str, tuple[Parameter, ...]]:
         """Operator -> its parameters and buffers."""
         return {operator.name: operator.parameters() for operator in self.operators}
+
+
+OUTER = ("embedding", "mtp", "head")
+"""kinds of blocks beside the layers, which stay with the first or the last of them"""
 
 
 @dataclass(frozen=True)

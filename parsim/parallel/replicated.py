@@ -115,7 +115,7 @@ class Replicated(Sharding):
         half = self.training.finetune is not None and self.training.finetune.base  # frozen weights are stored as they are read
         cast = self._trainable if half else tuple(w for w in self.weights if not w.parameter.buffer)
         kept = (*self.training.precision.keep, KEPT_LAYER)
-        matrices = [w for w in cast if len(w.parameter.shape) >= 2 and w.product and w.part not in kept]
+        matrices = [w for w in cast if w.parameter.dimensions >= 2 and w.product and w.part not in kept]
         return [at.tensor(f"{w.name}.cast", round(element * w.count), "parameters") for w in matrices]
 
     def _placeholders(self, at: Emitter) -> list[str]:
@@ -127,7 +127,7 @@ class Replicated(Sharding):
             return []
         fused: dict[tuple[int, str], list[Weight]] = {}
         for weight in self._trainable:  # Q, K and V are one tensor there, as are gate and up
-            if weight.operator and len(weight.parameter.shape) == 2:
+            if weight.operator and len(weight.parameter.shape) == 2 and not weight.parameter.expert:
                 fused.setdefault((weight.block, weight.operator), []).append(weight)
         shapes = {tuple(w.parameter.shape for w in parts): sum(w.count for w in parts) for parts in fused.values()}
         element = self.training.precision.parameters

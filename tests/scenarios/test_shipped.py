@@ -25,9 +25,19 @@ from parsim.scenario import files, load
 GOLDEN = Path(__file__).parent / "golden"
 WRITE = os.environ.get("PARSIM_GOLDEN") == "write"
 DIGITS = 9
-SLOW = ("gpt3-175b-1024x-a100", "gpt3-530b-280x-a100", "gpt3-1t-512x-a100")
+SLOW = (
+    "gpt3-175b-1024x-a100", "gpt3-530b-280x-a100", "gpt3-1t-512x-a100", "deepseek-v3-2048x-h800", "deepseek-v3-2048x-h800+mixture",
+    "kimi-k2-1024x-h800", "qwen3-235b-256x-h100", "llama-4-scout-64x-h100", "mixtral-8x22b-128x-h100+unfolded",
+)  # fmt: skip
 """several seconds each"""
-ONCE = (*SLOW, "gpt3-175b-64x-a100", "llama-3-405b-16384x-h100")
+ONCE = (
+    *SLOW,
+    "gpt3-175b-64x-a100",
+    "llama-3-405b-16384x-h100",
+    "mixtral-8x22b-128x-h100",
+    "qwen3-30b-128k-64x-h100",
+    "gpt-oss-120b-64x-b200",
+)
 """simulated once here, while the others are loaded from their own report and simulated again"""
 DOES_NOT_FIT = ("llama-7b-ddp-8x-a100",)
 
