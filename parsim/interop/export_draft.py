@@ -17,6 +17,7 @@ from parsim.hardware.kernels import kernel_time
 from parsim.interop.keys import KeyTable
 from parsim.model.catalogue import read_architecture
 from parsim.model.families import FAMILIES
+from parsim.model.model import OUTER
 from parsim.model.transformer import TransformerConfig
 from parsim.parallel.plan import plan
 from parsim.parallel.settings import KEPT, Precision
@@ -125,7 +126,7 @@ def job_of(scenario: Scenario) -> ExportJob:
     except InputError as error:
         raise type(error)(scenario.findings_at(error.findings)) from None
     blocks = planned.model.blocks  # a profiled stage stands for all of them in built.model
-    layers = [[block for block in chunk.blocks if blocks[block].kind not in ("embedding", "head")] for chunk in planned.chunks]
+    layers = [[block for block in chunk.blocks if blocks[block].kind not in OUTER] for chunk in planned.chunks]
     nodes = Counter(built.cluster.node_of(gpu) for gpu in built.gpus)
     return ExportJob(
         scenario=scenario,

@@ -8,6 +8,7 @@ from pathlib import Path
 from parsim.errors import Finding, InputError, ScenarioError
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Key, Source
+from parsim.model.model import OUTER
 from parsim.scenario import files
 from parsim.scenario.references import lookup, model_tree
 from parsim.scenario.shortforms import box
@@ -143,7 +144,7 @@ def sizes(name: str, relative_to: str | None) -> Sizes | None:
         model = build_model(tree, name=called, base_lookup=lookup("models", beside))
     except InputError:
         return None
-    layers = [block for block in model.blocks if block.kind not in ("embedding", "head")]
+    layers = [block for block in model.blocks if block.kind not in OUTER]
     largest = max(sum(parameter.count for parameter in block.parameters()) for block in layers)
     return Sizes(config.hidden, config.layers, config.vocabulary, largest)
 

@@ -19,6 +19,7 @@ from parsim.model.linear_attention import OutputGate
 from parsim.model.mixers import add_mixer
 from parsim.model.mixture import mixture_of_experts
 from parsim.model.model import Block, Model, Operator
+from parsim.model.prediction import begin_prediction, end_prediction
 from parsim.model.row import Row, norm
 from parsim.model.transformer import Experts, LatentAttention, LayerKind, TransformerConfig
 
@@ -35,10 +36,14 @@ def build_transformer(config: TransformerConfig, *, name: str, tensor: int = 1, 
     kinds = [config.kind(i) for i in range(config.layers)]
     made = {kind: _layer(config, kind) for kind in dict.fromkeys(kinds)}
     active = {kind: _active_share(config, block) for kind, block in made.items() if kind.mixture}
+    predicts = [_prediction(config, padded)] * config.mtp
+    shares = {1 + i: active[kind] for i, kind in enumerate(kinds) if kind in active}
+    if config.mtp and kinds[-1].mixture:
+        shares[1 + config.layers] = _active_share(config, predicts[0])
     return Model(
         name=name,
-        blocks=(_embedding(config, padded), *(made[kind] for kind in kinds), head_block(config, padded, loss)),
-        block_names=("embedding", *(f"layer {i}" for i in range(config.layers)), "head"),
+        blocks=(_embedding(config, padded), *(made[kind] for kind in kinds), *predicts, head_block(config, padded, loss)),
+        block_names=("embedding", *(f"layer {i}" for i in range(config.layers)), *("mtp" for _ in predicts), "head"),
         hidden=config.hidden,
         layers=config.layers,
         heads=config.heads,
@@ -47,7 +52,7 @@ def build_transformer(config: TransformerConfig, *, name: str, tensor: int = 1, 
         vocabulary=config.vocabulary,
         vocabulary_padded=padded,
         maximum_sequence=config.maximum_sequence,
-        active_fraction_blocks={1 + i: active[kind] for i, kind in enumerate(kinds) if kind in active},
+        active_fraction_blocks=shares,
         facts=_facts(config),
     )
 
@@ -81,7 +86,7 @@ def _facts(config: TransformerConfig) -> dict[str, object]:
 
 def _active_share(config: TransformerConfig, block: Block) -> float:
     """Share of a mixture layer's parameters that one token uses."""
-    parameters = [p for p in block.parameters() if not p.buffer]
+    parameters = [p for p in block.parameters() if not p.buffer and not p.tied]
     everything, experts = sum(p.count for p in parameters), sum(p.count for p in parameters if p.expert)
     visited = experts * config.experts.top_k // config.experts.count if config.experts else experts
     return (everything - experts + visited) / everything
@@ -127,16 +132,32 @@ def _embedding(config: TransformerConfig, vocabulary: int) -> Block:
     return row.block("embedding")
 
 
+def _prediction(config: TransformerConfig, vocabulary: int) -> Block:
+    """The module that predicts the token after the next; its layer is of the last one's kind."""
+    row = Row()
+    hidden = begin_prediction(config, vocabulary, row)
+    _add_layer(config, config.kind(config.layers - 1), row)
+    end_prediction(config, hidden, row)
+    return row.block("mtp")
+
+
 def _layer(config: TransformerConfig, kind: LayerKind) -> Block:
+    row = Row()
     if config.one_sublayer:
-        return _single(config, kind)
-    row, post = Row(), config.norm_placement == "post"
+        _add_sublayer(config, kind, row)
+    else:
+        _add_layer(config, kind, row)
+    return row.block("layer", FAMILIES[config.family].registration)
+
+
+def _add_layer(config: TransformerConfig, kind: LayerKind, row: Row) -> None:
+    post = config.norm_placement == "post"
     stream = normed = row.last
     if kind.letter == "M":
         stream = _mixed(config, row)
         normed = row.add(norm(config, "mlp_norm", stream))
         row.add(ResidualAdd("mlp_residual", (_mlp(config, kind.mixture, row, normed), stream), "mlp_residual", config.hidden))
-        return row.block("layer", FAMILIES[config.family].registration)
+        return
     if not post:
         normed = row.add(norm(config, "attention_norm", stream))
     attended = _attention(config, kind, row, normed)
@@ -145,7 +166,7 @@ def _layer(config: TransformerConfig, kind: LayerKind) -> Block:
             normed = row.add(norm(config, "mlp_norm", stream))
         added = _mlp(config, kind.mixture, row, normed)
         row.add(ResidualAdd("mlp_residual", (added, attended, stream), "mlp_residual", config.hidden))
-        return row.block("layer", FAMILIES[config.family].registration)
+        return
     stream = row.add(ResidualAdd("attention_residual", (attended, stream), "attention_residual", config.hidden))
     if post:
         stream = normed = row.add(norm(config, "attention_norm", stream))
@@ -155,12 +176,10 @@ def _layer(config: TransformerConfig, kind: LayerKind) -> Block:
     row.add(ResidualAdd("mlp_residual", (added, stream), "mlp_residual", config.hidden))
     if post:
         row.add(norm(config, "mlp_norm", row.last))
-    return row.block("layer", FAMILIES[config.family].registration)
 
 
-def _single(config: TransformerConfig, kind: LayerKind) -> Block:
+def _add_sublayer(config: TransformerConfig, kind: LayerKind, row: Row) -> None:
     """A layer of one sublayer."""
-    row = Row()
     if kind.letter == "M":
         _mixed(config, row)
     else:
@@ -168,7 +187,6 @@ def _single(config: TransformerConfig, kind: LayerKind) -> Block:
         normed = row.add(norm(config, f"{name}_norm", stream))
         added = _attention(config, kind, row, normed) if name == "attention" else _mlp(config, kind.mixture, row, normed)
         row.add(ResidualAdd(f"{name}_residual", (added, stream), f"{name}_residual", config.hidden))
-    return row.block("layer", FAMILIES[config.family].registration)
 
 
 def _mixed(config: TransformerConfig, row: Row) -> str:

@@ -15,7 +15,7 @@ from parsim.kernel import Memory
 from parsim.model.elementwise import Activation, Dropout, LayerNorm, SelectToken
 from parsim.model.linear import Linear
 from parsim.model.loss import Loss, Softcap
-from parsim.model.model import Block, Layer, Split, Work, Workload
+from parsim.model.model import Block, Layer, Split, Work, Workload, elements
 from parsim.model.row import Row, norm
 from parsim.model.transformer import TransformerConfig
 
@@ -49,6 +49,8 @@ def head_block(config: TransformerConfig, vocabulary: int, loss: str = "auto") -
         hint = f"auto | {' | '.join(allowed)}"
         raise ModelError(Finding(f"loss {loss!r} does not go with the task {config.task}", "training.loss", loss, hint))
     row = Row()
+    if config.mtp:
+        return _predictions(config, vocabulary, row, cast("Kind", kind))
     if config.final_norm:
         row.add(norm(config, "final_norm", row.last))
     return _HEADS[config.task](config, vocabulary, row, cast("Kind", kind))
@@ -59,6 +61,36 @@ def _causal(config: TransformerConfig, vocabulary: int, row: Row, kind: Kind) ->
     if width != config.hidden:
         row.add(Linear("project_out", (row.last,), "project_out", config.hidden, (width,), bias=False))
     _logits(config, vocabulary, row, kind, shifted=True)
+    return row.block("head")
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOf(Layer):
+    """A view of some of a tensor's rows: of one of `parts` equal ones; its gradient is a zeroed tensor of full size."""
+
+    features: int
+    parts: int
+    split: Split = "replicated"
+    selective: str = ""
+
+    def training_work(self, at: Workload) -> Work:
+        """Nothing forward."""
+        size = self.parts * elements(at, self.features) * at.element
+        return Work(backward_input=(Memory(size),), input_gradients=(size,))
+
+
+def _predictions(config: TransformerConfig, vocabulary: int, row: Row, kind: Kind) -> Block:
+    """One head for the hidden states of the model and of the module that predicts one token more, which stand below each other."""
+    losses = []
+    for number, after in enumerate(("", "_after_next")):
+        tied = "head.lm_head.weight" if number else ""
+        row.add(RowsOf(f"states{after}", ("input",), f"states{after}", config.hidden, 1 + config.mtp))
+        bias = config.head_bias and not number
+        row.add(Linear(f"lm_head{after}", (row.last,), f"lm_head{after}", config.hidden, (vocabulary,), bias, "vocab", tied=tied))
+        if config.softcap_logits:
+            row.add(Softcap(f"softcap{after}", (row.last,), f"softcap{after}", vocabulary))
+        losses.append(row.add(Loss(f"loss{after}", (row.last,), f"loss{after}", vocabulary, kind, shifted=True, upcast=True)))
+    row.add(LossSum("loss_sum", tuple(losses), "loss_sum"))
     return row.block("head")
 
 

@@ -204,6 +204,8 @@ class TransformerConfig:
     """so is every logit (Gemma 2)"""
     expand_key_value: bool = False
     """keys and values are copied to all query heads before the kernel (Hugging Face's repeat_kv)"""
+    mtp: int = 0
+    """modules behind the last layer that predict one token more each (DeepSeek-V3, 2412.19437, section 2.2); at most one"""
     experts: Experts | None = None
     latent: LatentAttention | None = None
     image: Image | None = None
@@ -314,6 +316,10 @@ def _contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
         wrong.append(("maximum_sequence", "learned positions need a maximum_sequence", ""))
     if config.attention_window and config.attention_chunk:
         wrong.append(("attention_chunk", "layers have a sliding window or chunks, not both", "leave one of them out"))
+    if config.mtp > 1:
+        wrong.append(("mtp", f"not supported yet: {config.mtp} modules behind each other", "use 1"))
+    if config.mtp and (config.task != "causal-lm" or config.tied_embeddings or config.embedding_width not in (0, config.hidden)):
+        wrong.append(("mtp", "predicts further words with the embedding and head of a language model that are not tied", "leave it out"))
     if not 0.0 <= config.dropout < 1.0:
         wrong.append(("dropout", f"a probability in [0, 1), is {config.dropout}", ""))
     if experts is not None:

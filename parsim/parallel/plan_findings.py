@@ -64,6 +64,9 @@ def findings_of(
     findings += offload_findings(training, parallelism, runtime)
     findings += _product_findings(model, training, parallelism)
     findings += _region_findings(model, training)
+    if model.facts.get("mtp") and parallelism.tensor.size > 1:
+        text = "not supported yet: multi-token prediction, whose projection is split over tensor ranks and joined again"
+        findings.append(Finding(text, "model.mtp", model.facts["mtp"], "use parallel.tensor.size 1, or leave mtp out"))
     findings += _list_findings(training, parallelism, runtime)
     if model.maximum_sequence and training.sequence_length > model.maximum_sequence and model.facts.get("position") == "learned":
         text = f"{training.sequence_length} tokens, but {model.name} has {model.maximum_sequence} learned positions"

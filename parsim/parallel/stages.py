@@ -12,7 +12,7 @@ from parsim.errors import Finding, PlanError
 from parsim.kernel import Kernel
 from parsim.model.kept_products import MATMULS
 from parsim.model.loss import Loss
-from parsim.model.model import Block, Model, Workload
+from parsim.model.model import OUTER, Block, Model, Workload
 from parsim.parallel.settings import Recompute
 
 
@@ -32,7 +32,7 @@ def split_blocks(
     + backward time, with embedding and head counted.
     """
     stages = ranks * virtual
-    layers = [i for i, block in enumerate(model.blocks) if block.kind not in ("embedding", "head")]
+    layers = [i for i, block in enumerate(model.blocks) if block.kind not in OUTER]
     before = tuple(range(layers[0]))
     after = tuple(range(layers[-1] + 1, len(model.blocks)))
     if len(layers) < stages and isinstance(split, str):
@@ -83,7 +83,7 @@ def _balanced(model: Model, workload: Workload, stages: int, clock: Callable[[Ke
     Every stage gets at least one layer: embedding and head never stand alone.
     """
     seconds = block_seconds(model, workload, clock)
-    layers = [i for i, block in enumerate(model.blocks) if block.kind not in ("embedding", "head")]
+    layers = [i for i, block in enumerate(model.blocks) if block.kind not in OUTER]
     costs = [seconds[i] for i in layers]
     costs[0] += math.fsum(seconds[: layers[0]])
     costs[-1] += math.fsum(seconds[layers[-1] + 1 :])

@@ -9,7 +9,7 @@ import numpy as np
 
 from parsim.kernel import Kernel, Memory
 from parsim.model.flops import CONVENTIONS, Again, flop_per_step, repeated_flop, untrained_flop
-from parsim.model.model import active_parameter_count, padded_parameter_count, parameter_count, trainable_parameter_count
+from parsim.model.model import OUTER, active_parameter_count, padded_parameter_count, parameter_count, trainable_parameter_count
 from parsim.parallel.groups import AXES, OPERATOR_AXES
 from parsim.report.communication import LinkClass
 from parsim.report.experts import experts_of
@@ -138,7 +138,7 @@ def schedule_of(run: Run, theory: float | None) -> ScheduleFacts:
     for chunk in plan.chunks:
         passes = run.lowering.passes_of(chunk.pipeline_rank)
         times.append(passes.seconds(chunk.stage))
-    layers = [sum(1 for b in chunk.blocks if plan.model.blocks[b].kind not in ("embedding", "head")) for chunk in plan.chunks]
+    layers = [sum(1 for b in chunk.blocks if plan.model.blocks[b].kind not in OUTER) for chunk in plan.chunks]
     name = pipeline.schedule if pipeline.size > 1 else "none"
     return ScheduleFacts(name, pipeline.size, pipeline.virtual_stages, tuple(layers), tuple(times), theory)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from parsim.errors import Finding, InputError, ScenarioError
 from parsim.model.activations import ForwardPass, caches, forward_pass, forward_peak
-from parsim.model.model import Workload
+from parsim.model.model import OUTER, Workload
 from parsim.scenario import load
 from parsim.scenario.build import build
 from parsim.units import format_bytes
@@ -193,7 +193,7 @@ class Replica:
         self._tensor = question.tensor
         self._caches = caches(model, question.tensor)
         self._peaks: dict[tuple[int, int], int] = {}
-        self._layers = tuple(dict.fromkeys(block for block in model.blocks if block.kind not in ("embedding", "head")))
+        self._layers = tuple(dict.fromkeys(block for block in model.blocks if block.kind not in OUTER))
         if model.heads and model.heads % question.tensor:
             legal = [size for size in range(1, model.heads + 1) if model.heads % size == 0]
             nearest = sorted(legal, key=lambda size: (abs(size - question.tensor), size))[:2]

@@ -93,6 +93,7 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
         "model.vocabulary": ("model.vocabulary=32000",),
         "model.vocab_divisible_by": ("model={vocabulary: 50257, vocab_divisible_by: 64}",),
         "model.attention_window": ("model.attention_window=512",),
+        "model.mtp": ("model={mtp: 1, tied_embeddings: false}", "parallel.tensor.size=1"),
         "model.attention_sinks": ("model.attention_sinks=true",),
         "model.no_rotary_every": ("model={position: rotary, no_rotary_every: 4}",),
         "model.full_attention_every": ("model={attention_window: 512, full_attention_every: 4}",),

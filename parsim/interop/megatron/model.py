@@ -112,6 +112,7 @@ def _read_norms_and_biases(draft: ImportDraft, source: Source) -> None:
     else:
         draft.harmless(source.of("model.norm_offset"), "1 + weight is made inside the norm's kernel")
     draft.take(source, "model.tied_embeddings")
+    draft.take(source, "model.mtp")
     if (kind := source.of("model.attention_sinks")) is not None and kind.value == "learnable":
         draft.write("model.attention_sinks", True, kind)
     else:
@@ -286,6 +287,8 @@ def _structure(draft: ExportDraft, config: TransformerConfig) -> list[str]:
         arguments.append(draft.option("model.query_key_norm"))
         if not config.query_key_norm_weights:
             draft.remarks("model.query_key_norm_weights", "the norm of queries and keys has weights there")
+    if config.mtp:
+        arguments.append(draft.option("model.mtp", config.mtp))
     if config.attention_sinks:
         arguments.append(draft.option("model.attention_sinks"))
     if config.no_rotary_every:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from parsim.model.model import Model
+from parsim.model.model import OUTER, Model
 from parsim.scenario.built import Built
 
 
@@ -104,7 +104,7 @@ class Lattice:
     @property
     def layers(self) -> int:
         """Blocks that stages are made of."""
-        return sum(block.kind not in ("embedding", "head") for block in self.model.blocks)
+        return sum(block.kind not in OUTER for block in self.model.blocks)
 
     # -- batch ----------------------------------------------------------------------------------------------------
 

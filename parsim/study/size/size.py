@@ -14,7 +14,7 @@ from math import inf
 from typing import Any
 
 from parsim.errors import Finding, InputError, ScenarioError
-from parsim.model.model import parameter_count
+from parsim.model.model import OUTER, parameter_count
 from parsim.report.economics import Busy, Economics, bill
 from parsim.report.quantities import number
 from parsim.scenario.build import build
@@ -128,7 +128,7 @@ class _Walk:
         model, cluster = probe.model, probe.cluster
         each = cluster.installed_gpus // cluster.nodes
         self.candidates = Candidates(question, machine, training, probe, each, _has_example(probe, question))
-        layers = sum(block.kind not in ("embedding", "head") for block in model.blocks)
+        layers = sum(block.kind not in OUTER for block in model.blocks)
         self.lattice = Strategies(
             layers, model.heads, training.global_batch, each, question.micro_batches,
             schedules=question.schedules, sharding=question.sharding,
