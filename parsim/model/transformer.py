@@ -339,9 +339,21 @@ def _group_contradictions(experts: Experts) -> list[tuple[str, str, str]]:
     if not 1 <= kept <= groups:
         return [("experts", f"1 <= groups_kept {kept} <= groups {groups} must hold", "give both, or neither")]
     if experts.count % groups:
-        return [("experts", f"count / groups = {experts.count} / {groups} is not whole", "use a divisor of count")]
+        return [
+            (
+                "experts",
+                f"count / groups = {experts.count} / {groups} is not whole",
+                "use a divisor of count, or say groups: 0 and groups_kept: 0",
+            )
+        ]
     if (room := kept * experts.count // groups) < experts.top_k:
-        return [("experts", f"{kept} groups of {experts.count // groups} = {room} experts, fewer than top_k {experts.top_k}", "keep more")]
+        return [
+            (
+                "experts",
+                f"{kept} groups of {experts.count // groups} = {room} experts, fewer than top_k {experts.top_k}",
+                "keep more, or say groups: 0 and groups_kept: 0",
+            )
+        ]
     return []
 
 

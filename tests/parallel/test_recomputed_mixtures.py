@@ -14,7 +14,7 @@ from parsim.scenario.build import build
 SMALL: dict[str, Any] = {
     "model": {
         "base": "deepseek-v3", "layers": 2, "hidden": 256, "heads": 8, "mlp": 512, "vocabulary": 1024,
-        "experts": {"count": 8, "mlp": 128, "shared": 128, "dense_layers": 0},
+        "experts": {"count": 8, "groups": 0, "groups_kept": 0, "mlp": 128, "shared": 128, "dense_layers": 0},
     },
     "cluster": {"topology": "hgx-h100"},
     "training": {"sequence_length": 128, "micro_batch": 1, "gradient_accumulation": 2, "precision": "bf16-fp32grad"},
