@@ -33,6 +33,8 @@ class Gemm:
     """the `batch` products have weights of their own, as those of experts have: what they move passes through memory once per step"""
     gradient: float = 4
     """of a grouped weight gradient: bytes of an element of the gradient that it is added to [B]"""
+    launches: int = 1
+    """kernels that the host launches for it"""
 
     @property
     def flop(self) -> float:

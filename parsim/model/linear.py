@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from parsim.kernel import Gemm, Kernel, Memory
@@ -97,6 +97,14 @@ class ProductCasts(NamedTuple):
     weight: tuple[Kernel, ...] = ()
     layouts: tuple[str, str] = ("NN", "NT")
     fused_bias: bool = False
+
+    def one_by_one(self, groups: int) -> ProductCasts:
+        """The same work in `groups` times as many kernels."""
+        forward, input_, weight = (
+            tuple(replace(kernel, launches=groups * kernel.launches) if isinstance(kernel, Memory) else kernel for kernel in kernels)
+            for kernels in (self.forward, self.input, self.weight)
+        )
+        return self._replace(forward=forward, input=input_, weight=weight)
 
 
 def product_casts(

@@ -120,6 +120,11 @@ class Quantisation:
         return _ROWS.get(self.recipe, 16) // 2
 
     @property
+    def takes_lists(self) -> bool:
+        """One kernel quantises the rows of all experts."""
+        return self.recipe == "delayed"
+
+    @property
     def pads_by_itself(self) -> bool:
         """Rows are filled up by kernels of their own (``Fp8Padding`` and ``Fp8Unpadding``), not where tokens are put in order."""
         return self.library == TRANSFORMER_ENGINE

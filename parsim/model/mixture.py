@@ -164,7 +164,11 @@ class GroupedLinear(Layer):
         return ((Memory(2 * copies * k * at.element),), ()) if column else ((), (Memory(2 * copies * n * at.element),))
 
     def training_work(self, at: Workload) -> Work:
-        """As `Linear`, on top_k copies of each token."""
+        """As `Linear`, on top_k copies of each token.
+
+        Transformer Engine launches the product of every expert by itself, on streams in turn, and quantises its rows by itself but under
+        delayed scaling (nvte_multi_tensor_gemm in gemm/cublaslt_gemm.cu, multi_tensor_quantize_impl in pytorch/csrc/extensions/cast.cpp).
+        """
         copies = dispatched(at, self.top_k)
         local, m = self._rows(at)
         padded = copies + (at.casts.padding * local if at.casts is not None and copies else 0)
@@ -172,18 +176,22 @@ class GroupedLinear(Layer):
         k = expert_shard(self.in_features, at) if self.split == "row" else self.in_features
         operand = at.operand
         casts = product_casts(at, (padded * k, padded * k), (padded * n, padded * n), local * n * k, trains=self.trainable)
+        each = local if at.library else 1
+        if at.casts is not None and not at.casts.takes_lists:
+            casts = casts.one_by_one(each)
         before, behind = self._padding(at, copies, n, k)
         weight: tuple[Kernel, ...] = ()
         saves: tuple[Save, ...] = ()
         if self.trainable:
-            weight = (*casts.weight, Gemm(n, k, m, local, at.dtype, operand, weight_gradient=True, layout=casts.layouts[1], grouped=True))
+            product = Gemm(n, k, m, local, at.dtype, operand, weight_gradient=True, layout=casts.layouts[1], grouped=True, launches=each)
+            weight = (*casts.weight, product)
             saves = (saved_input(self.name, self.inputs[0], padded * k if at.casts is not None and at.casts.saved else copies * k, at),)
             weight += (Memory(copies * n * at.element),) if self.bias and not casts.fused_bias else ()
         if self.split == "column" and not at.library:
             saves += (Save(f"{self.name}.offsets", 4 * local),)
         return Work(
-            (*before, *casts.forward, Gemm(m, n, k, local, at.dtype, operand, grouped=True), *behind),
-            (*behind, *casts.input, Gemm(m, k, n, local, at.dtype, operand, layout=casts.layouts[0], grouped=True), *before),
+            (*before, *casts.forward, Gemm(m, n, k, local, at.dtype, operand, grouped=True, launches=each), *behind),
+            (*behind, *casts.input, Gemm(m, k, n, local, at.dtype, operand, layout=casts.layouts[0], grouped=True, launches=each), *before),
             weight,
             copies * n * at.element,
             (copies * k * at.element,),

@@ -26,8 +26,7 @@ from parsim.parallel.groups import CONTEXT, DATA, TENSOR, Groups, Mesh
 from parsim.parallel.hooks import OperatorHooks, Sharding, Unit, Weight
 from parsim.parallel.plan_findings import CENTRAL, Machine, findings_of, tied_findings
 from parsim.parallel.schedules import CUSTOM, ENDLESS, Overlapped, Schedule, SlotKind, directions, homes, overlapped, schedule
-from parsim.parallel.schedules.repetition import repeated
-from parsim.parallel.schedules.slot import APART, GRADIENTS_OF_WEIGHTS
+from parsim.parallel.schedules.slot import APART, GRADIENTS_OF_WEIGHTS, repeated
 from parsim.parallel.settings import KEPT_LAYER, Parallelism, Runtime, Training
 from parsim.parallel.stages import split_blocks
 from parsim.parallel.tensor import TensorParallelHooks

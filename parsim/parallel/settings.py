@@ -343,6 +343,8 @@ class Host:
     """for each tensor of a list that a collective works on: a view, a copy and their bookkeeping [s]"""
     blocking: bool = False
     """the thread waits for every kernel (CUDA_LAUNCH_BLOCKING=1): launches take time besides the kernels"""
+    graphs: tuple[str, ...] = ()
+    """parts of a layer that are CUDA graphs, one launch each: attention, mlp, router, experts"""
 
     @property
     def answer(self) -> float:

@@ -9,12 +9,15 @@ a block (`parsim.parallel.hooks.COUNTS`), there is a floor under what comes befo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from parsim.kernel import Attention, Gemm, Kernel, Memory
-from parsim.model.mixture import Dispatch
-from parsim.model.tape import Tape
+from parsim.model.attention import AttentionCore
+from parsim.model.elementwise import ResidualAdd
+from parsim.model.mixture import Dispatch, Router
+from parsim.model.tape import Step, Tape
 from parsim.parallel.groups import OPERATOR_GROUPS
 from parsim.parallel.hooks import COUNTS, LAUNCHES, START
 from parsim.parallel.settings import Host
@@ -31,11 +34,35 @@ def launches(kernels: Iterable[Kernel]) -> int:
     """How many kernels the host launches; measured durations contain theirs."""
     count = 0
     for kernel in kernels:
-        if isinstance(kernel, Gemm | Attention):
-            count += 1
-        elif isinstance(kernel, Memory):
+        if isinstance(kernel, Gemm | Memory):
             count += kernel.launches
+        elif isinstance(kernel, Attention):
+            count += 1
     return count
+
+
+def layer_parts(tape: Tape) -> dict[str, str]:
+    """Operator of a layer -> its part: attention up to the residual sum, then router with the norm before it and experts, or mlp.
+
+    As Megatron-LM cuts a layer into graphs (--cuda-graph-scope attn, moe_router, moe, mlp; transformer_layer.py).
+    """
+    operators = [step.operator for step in tape.forward]
+    mixture = any(isinstance(operator, Router) for operator in operators)
+    found, part, before = {}, "attention", False
+    for operator in operators:
+        if part == "attention" and before and isinstance(operator, ResidualAdd):
+            found[operator.name] = part
+            part = "router" if mixture else "mlp"
+            continue
+        before = before or isinstance(operator, AttentionCore)
+        part = "experts" if isinstance(operator, Dispatch) else part
+        found[operator.name] = part
+    return found
+
+
+class _Launched(NamedTuple):
+    kernels: list[Kernel]
+    launches: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +94,7 @@ class LaunchFloor:
         self._floors = floors
         self.clock = clock
         self.at = at
-        self.active = replace(host, blocking=False) != Host()
+        self.active = replace(host, blocking=False, graphs=()) != Host()
         self._begun: tuple[int, int] = (START, 0)
         self._floor: Floor | None = None
 
@@ -86,17 +113,24 @@ class LaunchFloor:
             share = (1.0 if inputs and weights else 0.5) * (kind not in ("embedding", "head"))
             place = next((i for i, step in enumerate(steps) if isinstance(step.operator, Dispatch)), 0)
             place *= self._waits and not backward
-            early, late = ([kernel for step in part for kernel in step.kernels] for part in (steps[:place], steps[place:]))
+            parts = layer_parts(tape) if host.graphs and kind == "layer" else {}
+            early, late = (self._launched(half, parts) for half in (steps[:place], steps[place:]))
             layer = share * (host.per_layer_backward if backward else host.per_layer_forward)
-            own = layer * len(early) / len(early + late) if place else 0.0
+            own = layer * len(early.kernels) / len(early.kernels + late.kernels) if place else 0.0
             before = self._found(early, own, backward=backward) if place else None
             self._floors[key] = replace(self._found(late, layer - own, backward=backward), early=before)
         return self._floors[key]
 
-    def _found(self, kernels: Sequence[Kernel], layer: float, *, backward: bool) -> Floor:
+    def _launched(self, steps: Sequence[Step], parts: Mapping[str, str]) -> _Launched:
+        """What the thread launches for some steps of a layer: every kernel, or a graph for all those of a part."""
+        graphs = {part for step in steps if (part := parts.get(step.operator.name)) in self.host.graphs}
+        alone = [kernel for step in steps if parts.get(step.operator.name) not in graphs for kernel in step.kernels]
+        return _Launched([kernel for step in steps for kernel in step.kernels], launches(alone) + len(graphs))
+
+    def _found(self, launched: _Launched, layer: float, *, backward: bool) -> Floor:
         """The floor under some kernels, with their part of what a layer takes."""
-        seconds = layer + launches(kernels) * (self.host.per_kernel_backward if backward else self.host.per_kernel_forward)
-        return Floor(seconds, math.fsum(map(self.clock, kernels)))
+        seconds = layer + launched.launches * (self.host.per_kernel_backward if backward else self.host.per_kernel_forward)
+        return Floor(seconds, math.fsum(map(self.clock, launched.kernels)))
 
     def may_bind(self, floor: Floor) -> bool:
         """Whether the host could be the later one, whatever collectives there are."""

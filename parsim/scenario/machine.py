@@ -13,6 +13,8 @@ from parsim.scenario.effects import EffectsKind
 from parsim.scenario.values import Anything, Choice, Flag, JsonSchema, Kind, ListOf, Number, Quantity, Section, Text, Whole, shown
 
 FABRICS = ("default", "single-switch", "fat-tree", "rail-optimised", "torus", "full-mesh")
+GRAPHED = ("attention", "mlp", "router", "experts")
+"""parts of a layer that can be CUDA graphs of their own"""
 TERABYTE = 10**12
 _TIME = Quantity("time", 86400.0)
 _AUTO_TIME = Quantity("time", 86400.0, ("auto",))
@@ -131,6 +133,17 @@ class ClusterSection(Section):
     """traffic of other jobs: [{from: gpu0, to: gpu9, rate: 10 GB/s}], or {..., bytes: 1 GiB, at: 0 s, every: 50 ms}"""
 
 
+@dataclass(frozen=True)
+class GraphsKind(Kind):
+    """true, false, or the parts of a layer that are graphs."""
+
+    def check(self, value: Any) -> Any:
+        return value if isinstance(value, bool) else ListOf(Choice(GRAPHED), filled=True).check(value)
+
+    def json_schema(self) -> JsonSchema:
+        return {"anyOf": [{"type": "boolean"}, ListOf(Choice(GRAPHED)).json_schema()]}
+
+
 class HostSection(Section):
     """The CPU that launches the kernels: a floor under the time of a layer."""
 
@@ -146,8 +159,9 @@ class HostSection(Section):
     """time to launch one kernel in backward, added to the layer's; auto = the profile's"""
     per_list_entry: Annotated[Any, _AUTO_TIME] = "auto"
     """time per rank to list the views of one weight for a collective (ZeRO-3 of DeepSpeed of 2021); auto = the profile's"""
-    graphs: Annotated[bool, Flag()] = False
-    """CUDA graphs: the host launches a whole pass at once and is never late"""
+    graphs: Annotated[Any, GraphsKind()] = False
+    """CUDA graphs: true = the host launches a whole pass at once and is never late; or parts of every layer that are launched at once:
+    [attention, mlp, router, experts]"""
     blocking: Annotated[bool, Flag()] = False
     """CUDA_LAUNCH_BLOCKING=1: the host waits for every kernel, so that launching comes on top of the kernels and nothing overlaps"""
 

@@ -199,7 +199,7 @@ def host_of(section: HostSection, profile: Profile, assumptions: list[Assumption
 
     Per kernel it is `issue` where the device's host was measured, in backward as much less as in the profile; else the profile's.
     """
-    if section.graphs:
+    if section.graphs is True:
         return Host()
     times = {key: getattr(section, key) for key in HOST_TIMES}
     for key, value in times.items():
@@ -211,7 +211,7 @@ def host_of(section: HostSection, profile: Profile, assumptions: list[Assumption
             assumptions.append(Assumption(f"host_{key}", format_time(times[key]), issue.source, issue.origin))
         elif times[key]:
             assumptions.append(profile.assumption(f"host_{key}", format_time(times[key]), f"host.{key}"))
-    return Host(**times, blocking=section.blocking)
+    return Host(**times, blocking=section.blocking, graphs=section.graphs or ())
 
 
 def runtime_of(

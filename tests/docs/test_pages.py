@@ -40,6 +40,7 @@ def plain(text: str) -> list[str]:
 @pytest.mark.parametrize("page", NAMES)
 def test_what_a_page_shows_happens(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)  # pytest-xdist sets it
     known: dict[str, str] = {}
     for step in steps(page):
         if step.what == "file":

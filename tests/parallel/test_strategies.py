@@ -218,7 +218,7 @@ def test_interleaved_chunks_wait_for_their_own_gathers():
 @pytest.mark.parametrize("strategy", ["fsdp", "zero3"])
 @pytest.mark.parametrize(("gather", "total"), [(0.5, 13.5), (1, 15), (1.5, 20), (2.5, 31)])
 def test_fsdp_with_one_queue(strategy, gather, total):
-    assert four_layers({"data": gather}, strategy=strategy).makespan == total
+    assert four_layers({"data": gather}, strategy=strategy, bucket=None).makespan == total
 
 
 @pytest.mark.parametrize(("gather", "total"), [(1.5, 18), (2.5, 25.5)])

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from parsim import simulate
 from parsim.errors import ScenarioError
 from parsim.kernel import Attention, Fixed, Gemm, Memory
+from parsim.model.low_precision import Quantisation
+from parsim.model.mixture import GroupedLinear
+from parsim.model.model import Workload
 from parsim.parallel.settings import Host, Recompute
 from parsim.program.host import launches
 from tests.jobs import job, layers
@@ -157,3 +162,40 @@ def test_blocking_refuses_what_overlaps():
     assert [finding.suggestion for finding in caught.value.findings] == ["use host.graphs or host.blocking"]
     with pytest.raises(ScenarioError, match="without prefetching"):
         simulate({**GPT2, "cluster": BLOCKING["cluster"], "parallel": {"data": {"strategy": "fsdp"}}, "software": BLOCKING["software"]})
+
+
+MOE = {
+    "model": {"base": "qwen3-30b-a3b", "layers": 2},
+    "cluster": {"topology": "hgx-h100"},
+    "training": {"sequence_length": 256, "micro_batch": 1, "global_batch": 8},
+    "parallel": {"expert": {"size": 8, "capacity_factor": 1.0, "pad_to_capacity": True}, "data": {"strategy": "zero1"}},
+    "software": {"profile": "megatron-core"},
+}
+
+
+def test_a_graph_is_one_launch():
+    """Two layers of 16 experts a rank: what launches take is proportional to their number."""
+
+    def launched(*changes):
+        two, one = (simulate(MOE, f"software.host.per_kernel_forward={time} ms", *changes).document()["step_time_s"] for time in (2, 1))
+        return (two - one) / 1e-3
+
+    none, attention, experts = launched(), launched("software.host.graphs=[attention]"), launched("software.host.graphs=[experts]")
+    both = launched("software.host.graphs=[attention, experts]")
+    assert none - both == pytest.approx((none - attention) + (none - experts))
+    assert experts < none - 2 * 2 * 16, "two products of sixteen experts in each of two layers were launched one by one"
+    assert launched("software.host.graphs=true") == 0
+
+
+def test_experts_are_launched_one_by_one_by_transformer_engine_only():
+    experts = GroupedLinear("up", ("x",), "y", 2048, 1536, 128, 8)
+    eager = Workload(batch=1, sequence=4096, expert=8)
+    fused = replace(eager, fused=True)
+    assert [launches(experts.training_work(at).forward) for at in (eager, replace(fused, compiled=True), fused)] == [1, 1, 16]
+    quantised = {
+        recipe: replace(fused, dtype="fp8", quantisation=Quantisation(recipe, "transformer-engine", False, True))
+        for recipe in ("mxfp8", "delayed")
+    }
+    casts = {recipe: launches(experts.training_work(at).forward) - 16 for recipe, at in quantised.items()}
+    assert casts["mxfp8"] % 16 == 1, "sixteen casts and the copies that fill rows up"
+    assert casts["delayed"] < 16

@@ -142,7 +142,7 @@ def test_own_files_are_found_beside_the_file_that_names_them(tmp_path: Path, mon
     [
         ("models", "lama-7b", "did you mean 'llama-7b'"),
         ("models", "meta-llama/Llama-2-14b-hf", "did you mean 'meta-llama/Llama-2-13b-hf'"),
-        ("models", "nothing-like-it-at-all", "known: bert-base"),
+        ("models", "nothing-like-it-at-all", "known: alexnet"),
         ("models", "my/model.yaml", "no such file"),
         ("models", " ", "needs a name or a path"),
         ("models", "a\0b", "needs a name or a path"),

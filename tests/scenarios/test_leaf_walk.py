@@ -191,6 +191,7 @@ LEAVES: dict[str, Leaf] = {
     ),
     "parallel.tensor.overlap_splits": leaf(2, parallel__tensor={"size": 2, "sequence_parallel": True, "overlap": "full"}),
     "parallel.tensor.overlap_sms": leaf(64, parallel__tensor={"size": 2, "sequence_parallel": True, "overlap": "full"}),
+    "parallel.fully_connected": leaf(2, same={1: None}),
     "parallel.pipeline.size": leaf(2, 4),
     "parallel.pipeline.schedule": leaf(
         "gpipe", "looped-bfs", "naive", "pipedream", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipev", "dualpipe",

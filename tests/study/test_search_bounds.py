@@ -253,7 +253,7 @@ SPREAD = {
         {
             "size": st.sampled_from([2, 4, 8]), "tensor": st.sampled_from([1, 1, 2]), "imbalance": st.sampled_from([1.0, 1.5]),
         },
-        optional={"capacity_factor": st.just(1.25)},
+        optional={"capacity_factor": st.just(1.25), "dispatcher": st.sampled_from(["allgather", "hybridep"])},
     ),
     "data": st.fixed_dictionaries(
         {

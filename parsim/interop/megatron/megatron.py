@@ -39,6 +39,17 @@ def read_megatron(draft: ImportDraft, call: Invocation) -> None:
     draft.close(launch)
 
 
+GRAPH_SCOPES = {
+    "full_iteration": (),
+    "attn": ("attention",),
+    "mlp": ("mlp",),
+    "moe": ("router", "experts"),
+    "moe_router": ("router",),
+    "moe_preprocess": (),
+}
+"""word of --cuda-graph-scope -> parts of a layer (megatron/core/transformer/enums.py, CudaGraphScope)"""
+
+
 def _read_software(draft: ImportDraft, source: Source) -> None:
     old = [name for name in OF_2021 if name in source]
     if old:
@@ -50,14 +61,20 @@ def _read_software(draft: ImportDraft, source: Source) -> None:
     if len(fusions) == len(NO_FUSIONS.split()):
         draft.write("software.fusion", "eager", *fusions)
     draft.take(source, "software.gradient_accumulation_fusion")
-    graphs = source.of("software.host.graphs")
-    if graphs is not None and graphs.value not in ("none", False, "False"):
-        draft.write("software.host.graphs", True, graphs)
-    else:
-        draft.harmless(graphs, "switched off")
-    scope = source.get("cuda_graph_scope")
-    if scope is not None:
-        draft.unmodelled(scope, "parsim's graphs hold whole passes") if graphs else draft.harmless(scope, "there are no graphs")
+    graphs, scope = source.of("software.host.graphs"), source.get("cuda_graph_scope")
+    if graphs is None or graphs.value in ("none", False, "False"):
+        for idle in (graphs, scope):
+            draft.harmless(idle, "there are no graphs")
+        return
+    words = [] if scope is None else scope.text.replace(",", " ").split()
+    if unknown := [word for word in words if word not in GRAPH_SCOPES]:
+        draft.unmodelled(scope, f"parsim knows {', '.join(GRAPH_SCOPES)}, not {unknown[0]}")
+        words = []
+    parts = list(dict.fromkeys(part for word in words for part in GRAPH_SCOPES[word]))
+    whole = not parts or "full_iteration" in words
+    draft.write(
+        "software.host.graphs", True if whole else parts, *(key for key in (graphs, scope) if key is not None and (key is graphs or words))
+    )
 
 
 def to_megatron(job: ExportJob) -> Exported:
@@ -93,6 +110,9 @@ def _software(draft: ExportDraft) -> list[str]:
         arguments.append(draft.option("software.gradient_accumulation_fusion"))
     if software.host.graphs:
         arguments.append(draft.option("software.host.graphs"))
+    if isinstance(software.host.graphs, tuple):
+        words = [word for word, parts in GRAPH_SCOPES.items() if parts and set(parts) <= set(software.host.graphs)]
+        arguments.append(f"--cuda-graph-scope {' '.join(words)}")
     if software.fusion == "eager":
         arguments += draft.says("software.fusion", NO_FUSIONS).split()
     elif software.fusion == "compiled":

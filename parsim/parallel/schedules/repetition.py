@@ -21,19 +21,6 @@ class Repetition(NamedTuple):
     slots: int
 
 
-def repeated(schedule: Schedule, step: int, micro_batches: int) -> Schedule:
-    """Steps of `step` micro-batches behind each other, as many as make `micro_batches`.
-
-    >>> from parsim.parallel.schedules import schedule
-    >>> print(*repeated(schedule("1f1b", 1, 1), 1, 2)[0])
-    F0.0 B0.0 F0.1 B0.1
-    """
-    begins = range(0, micro_batches, step)
-    if len(begins) == 1:
-        return schedule
-    return tuple(tuple(Slot(kind, stage, begin + i) for begin in begins for kind, stage, i in row) for row in schedule)
-
-
 def repetitions(short: Schedule, whole: Schedule) -> dict[int, tuple[Repetition, ...]]:
     """Micro-batches of a period -> where every rank's row of `short` may be cut so that whole periods, put in there, make it the row
     of `whole`.

@@ -176,3 +176,16 @@ def run_in_order(schedule: Schedule, overlapped: Overlapped = APART, directions:
                 awake += waiting.pop(slot, ())
         ready = awake
     return list(done), reached
+
+
+def repeated(schedule: Schedule, step: int, micro_batches: int) -> Schedule:
+    """Steps of `step` micro-batches behind each other, as many as make `micro_batches`.
+
+    >>> from parsim.parallel.schedules import schedule
+    >>> print(*repeated(schedule("1f1b", 1, 1), 1, 2)[0])
+    F0.0 B0.0 F0.1 B0.1
+    """
+    begins = range(0, micro_batches, step)
+    if len(begins) == 1:
+        return schedule
+    return tuple(tuple(Slot(kind, stage, begin + i) for begin in begins for kind, stage, i in row) for row in schedule)

@@ -20,6 +20,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from math import fsum, inf
 
+from parsim.parallel.groups import OPERATOR_AXES
 from parsim.parallel.plan_findings import CENTRAL
 from parsim.parallel.schedules.slot import GRADIENTS_OF_INPUTS
 from parsim.report.memory_facts import FIRST_COMMUNICATOR, FURTHER_COMMUNICATOR
@@ -272,6 +273,8 @@ def _buffers(costs: CandidateCosts, p: int, *, sends: bool) -> int:
         return plan.runtime.communicators
     groups = set(costs.stages[p].groups)
     members, rank = costs.prices.prices.members, costs.prices.ranks[p]
-    groups.update(group for axis in operator_groups(plan) if len(group := members(plan, axis, rank)) > 1)
+    spread = any(weight.parameter.expert for chunk in plan.of_rank(p) for weight in plan.weights(chunk))
+    axes = operator_groups(plan) if spread else OPERATOR_AXES
+    groups.update(group for axis in axes if len(group := members(plan, axis, rank)) > 1)
     count = len(groups) + sends
     return FIRST_COMMUNICATOR + FURTHER_COMMUNICATOR * (count - 1) if count else 0

@@ -15,7 +15,7 @@ from parsim.errors import Finding, PlanError
 from parsim.hardware.interconnect import Interconnect
 from parsim.kernel import Kernel
 from parsim.model.model import Block, Model
-from parsim.parallel.groups import OPERATOR_AXES, OPERATOR_GROUPS, PIPELINE, REPLICATING, STAGE, TENSOR
+from parsim.parallel.groups import EXPERT, EXPERT_MODEL, EXPERT_TENSOR, OPERATOR_AXES, PIPELINE, REPLICATING, STAGE, TENSOR
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.plan_findings import CENTRAL
 from parsim.parallel.settings import DataParallel, PipelineParallel, Recompute
@@ -262,7 +262,10 @@ class CandidateCosts:
 
 def operator_groups(plan: Plan) -> tuple[str, ...]:
     """Groups whose collectives may stand between the operators of a layer."""
-    return OPERATOR_GROUPS if plan.parallelism.exchanges_tokens else OPERATOR_AXES
+    if not plan.parallelism.exchanges_tokens:
+        return OPERATOR_AXES
+    alone = plan.parallelism.expert.dispatcher == "alltoall"
+    return (*OPERATOR_AXES, *((EXPERT, EXPERT_TENSOR) if alone else (EXPERT_MODEL,)))
 
 
 def _one_after_another(costs: Sequence[BlockCost], kind: str) -> float:
