@@ -33,7 +33,7 @@ from typing import ClassVar
 from parsim.errors import Finding
 from parsim.model.exchange import token_bytes
 from parsim.model.mixture import Combine, Dispatch, GroupedLinear
-from parsim.model.model import Model, Operator, Workload, dispatched
+from parsim.model.model import Block, Model, Operator, Workload, dispatched
 from parsim.model.tape import Step
 from parsim.parallel.expert_load import ExpertLoad, Histogram, Rows, histogram_findings
 from parsim.parallel.fully_connected import fully_connected_findings, shared_layers
@@ -60,9 +60,9 @@ class ExpertParallelHooks(SilentHooks):
     answer: float = 0.0
     """what the host takes from the counts of tokens to what is done with them [s]; 0: it need not know them"""
 
-    def enters(self, block: int) -> None:
+    def inside(self, number: int, block: Block) -> None:
         """The load is that of this block."""
-        if (rows := self.loads.get(block)) is not None:
+        if (rows := self.loads.get(number)) is not None:
             self.workload = loaded(self.workload, rows)
 
     def runs(self, operator: Operator) -> bool:

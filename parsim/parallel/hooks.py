@@ -226,11 +226,10 @@ class OperatorHooks(Protocol):
     pending: list[int]
     """handles of transfers that an operator has started and a later one of the same pass waits for"""
 
-    def inside(self, block: Block) -> None:
-        """The operators that follow are of this block; said only where blocks differ in the type of their products."""
-
-    def enters(self, block: int) -> None:
-        """The operators that `run` is asked to run from now on are those of this block of the model."""
+    def inside(self, number: int, block: Block) -> None:
+        """The operators that follow are of this block of the model; said only where blocks differ in the type of their products or in
+        the load of their experts.
+        """
         ...
 
     def runs(self, operator: Operator) -> bool:
@@ -264,11 +263,8 @@ class SilentHooks(OperatorHooks):
 
     pending: list[int] = field(default_factory=list, kw_only=True)
 
-    def inside(self, block: Block) -> None:
+    def inside(self, number: int, block: Block) -> None:
         """All the same."""
-
-    def enters(self, block: int) -> None:
-        """Nothing."""
 
     def runs(self, operator: Operator) -> bool:
         """The operator's kernels run undisturbed."""

@@ -57,7 +57,7 @@ class TensorParallelHooks(SilentHooks):
         self.hidden = self.settings.overlap in ("backward", "full")
         """collectives of a column's input gradient run beside products"""
 
-    def inside(self, block: Block) -> None:
+    def inside(self, number: int, block: Block) -> None:
         """What is gathered of a layer that stays bf16 is not quantised."""
         if (workload := self._whole.inside(block)) != self.workload:
             self.workload = workload

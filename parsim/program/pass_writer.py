@@ -53,7 +53,7 @@ class StagePassWriter:
         self.sharding: Sharding = home.sharding[stage]
         self.units = home.units[stage]
         self.hooks = self.plan.operator_hooks(partial=partial, split=split)
-        self._mixed = any(self.plan.training.precision.keep_layers)
+        self._mixed = any(self.plan.training.precision.keep_layers) or bool(self.plan.loads)
         """of the axes that have something to say between operators, in the order in which they are asked"""
         self.groups = home.groups(stage)
         self._group_of = {block: group for group in self.groups for block in group.blocks}
@@ -123,9 +123,9 @@ class StagePassWriter:
         self._deferred.add(what, partial(self._write_inside, block, write) if self._mixed else write)
 
     def _write_inside(self, block: int, write: Callable[[], None]) -> None:
-        """Write operators of a block whose products may be of another type than those of the block before."""
+        """Write operators of a block that may have products of another type, or another load of experts, than the block before."""
         for hooks in self.hooks:
-            hooks.inside(self.plan.model.blocks[block])
+            hooks.inside(block, self.plan.model.blocks[block])
         write()
 
     def _names(self, block: int, tensors: Sequence[str]) -> list[str]:
@@ -192,7 +192,7 @@ class StagePassWriter:
                 for hooks in self.hooks:
                     hooks.before_forward(step.operator, self.at)
                 allocates = [name for name in step.allocates if not (has_output and name == "output")]
-                self._run(block, step, "recompute" if recomputes else COMPUTE, self._names(block, allocates), frees)
+                self._run(step, "recompute" if recomputes else COMPUTE, self._names(block, allocates), frees)
                 for hooks in self.hooks:
                     hooks.after_forward(step.operator, self.at)
 
@@ -202,11 +202,10 @@ class StagePassWriter:
         """It is the model's last: the script holds its output and the output's gradient."""
         return block == len(self.plan.model.blocks) - 1
 
-    def _run(self, block: int, step: Step, kind: str, allocates: Sequence[str], frees: Sequence[str]) -> None:
+    def _run(self, step: Step, kind: str, allocates: Sequence[str], frees: Sequence[str]) -> None:
         """The kernels of a step, by the axis whose messages stand between them, if there is one."""
         for hooks in self.hooks:
             if step.phase != "weight" and hooks.runs(step.operator):
-                hooks.enters(block)
                 hooks.run(step, kind, self.at, allocates, frees)
                 return
         self.at.compute("", kind, step.kernels, allocates, frees)
@@ -377,7 +376,7 @@ class StagePassWriter:
             frees.append("output")
         kind = "recompute" if step.phase == "recompute" else COMPUTE
         with self.at.aside() if self._beside and step.phase == "weight" else nullcontext():
-            self._run(block, step, kind, self._names(block, step.allocates), self._names(block, frees))
+            self._run(step, kind, self._names(block, step.allocates), self._names(block, frees))
 
     def _before_gradient(self, block: int, step: Step) -> Sequence[Weight]:
         """Announce the gradients that a weight step writes first.

@@ -399,6 +399,8 @@ def megatron(options: str, **given: Any) -> dict[str, Any]:
         ("--ddp-bucket-size 1000000", {"parallel.data.bucket": "1000000 elements"}),
         ("--no-gradient-accumulation-fusion", {"software.gradient_accumulation_fusion": False}),
         ("--enable-cuda-graph", {"software.host.graphs": True}),
+        ("--enable-cuda-graph --cuda-graph-scope attn moe_router moe_preprocess", {"software.host.graphs": ["attention", "router"]}),
+        ("--cuda-graph-impl local --cuda-graph-scope full_iteration", {"software.host.graphs": True}),
         ("--global-batch-size 64 --train-iters 10", {"training.tokens": 10 * 64 * 1024, "training.global_batch": 64}),
         (
             "--num-experts 64 --moe-layer-freq '([0]*1+[1]*23)' --moe-ffn-hidden-size 512",
