@@ -8,6 +8,7 @@ errors are held below limits, so that accuracy cannot decay.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import pytest
 from published_runs import PUBLISHED
@@ -19,11 +20,13 @@ from parsim.validation.predicted_runs import GRADES, fitted, inputs, predict
 FITS = fitted()
 SOURCES = {source.name: source for source in PUBLISHED}
 TENTH = 10
-LEFT_OUT = 7.3
-"""the mean over sources with the family left out that may not be exceeded [%]"""
+EXPERTS = ("simumax-experts", "mbridge-experts", "mpf")
+"""sources whose steps spread experts over ranks"""
+LEFT_OUT, LEFT_OUT_EXPERTS = 7.3, 13.1
+"""the mean with the family left out that may not be exceeded, over the other sources and over these [%]"""
 WORST = 12.0
 """the same of a source"""
-FAR_OFF = {"vtrain-single": 12.6}
+FAR_OFF = {"vtrain-single": 12.6, "mbridge-experts": 19.5, "mpf": 15.5}
 """sources that are farther off, and how far they may be (docs/accuracy.md says what is known of them) [%]"""
 
 
@@ -55,8 +58,10 @@ def test_predictions_are_the_recorded_ones(row):
     assert found == pytest.approx(float(RESULTS[row.id][grade]), rel=1e-4), f"{grade}: run validation/runs/predict.py"
 
 
-def test_the_mean_over_sources_does_not_decay():
-    assert 100 * SCORES.over_sources("left-out") <= LEFT_OUT
+@pytest.mark.parametrize(("spread", "most"), [(False, LEFT_OUT), (True, LEFT_OUT_EXPERTS)])
+def test_the_mean_over_sources_does_not_decay(spread, most):
+    chosen = tuple(source for source in SCORES.sources if (source.name in EXPERTS) is spread)
+    assert 100 * replace(SCORES, sources=chosen).over_sources("left-out") <= most
 
 
 @pytest.mark.parametrize("name", [s.name for s in PUBLISHED if (t := SCORES.times(s.name, "left-out")) is not None and t.rows >= 5])
