@@ -56,11 +56,42 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
         {**{k: v for k, v in _SIZES.items() if k not in ("vocab_size", "max_position_embeddings")}, "image_size": 32, "patch_size": 8},
     ),
 }  # fmt: skip
+COUNTED: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt-oss": ("GptOssConfig", {**_GROUPED, "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "glm4-moe": (
+        "Glm4MoeConfig",
+        {
+            **_GROUPED,
+            "head_dim": 16,
+            "n_routed_experts": 4,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 48,
+            "first_k_dense_replace": 1,
+        },
+    ),
+    "llama4-text": (
+        "Llama4TextConfig",
+        {
+            **_GROUPED,
+            "head_dim": 16,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 1,
+            "intermediate_size_mlp": 96,
+            "interleave_moe_layer_step": 2,
+        },
+    ),
+    "mamba2": (
+        "Mamba2Config",
+        {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 320, "num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2},
+    ),
+}
+"""of whose parameters only the number is compared"""
 MIXTURES = ("mixtral", "qwen2-moe", "qwen3-moe", "deepseek-v2", "deepseek-v3")
 
 
 def small(name: str, **changes: Any) -> Any:
     """The configuration called `name`, a new object every time."""
-    kind, values = SMALL[name]
+    kind, values = {**SMALL, **COUNTED}[name]
     special = {"vit": {}, "gpt2": {"bos_token_id": 0, "eos_token_id": 0}}.get(name, SPECIAL)
     return getattr(transformers, kind)(**{**special, **values, **changes})

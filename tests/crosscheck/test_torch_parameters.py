@@ -9,29 +9,34 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_models import SMALL, SPECIAL, small
+from small_models import COUNTED, SMALL, SPECIAL, small
 from torch_side import class_of, counterpart, module, parameters, transformers
 
 from parsim.model.catalogue import build_model
 from parsim.model.families import MODEL_TYPES
 from parsim.model.model import parameter_count
 
+ELSEWHERE = {"kimi_k2", "retnet", "nemotron_h", "qwen3_next"}
+"""model types of code outside transformers, or whose configurations its classes write with other keys"""
 CONFIGS = Path(__file__).parent.parent / "data" / "hf"
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", [*SMALL, *COUNTED])
 def test_small_models(name: str) -> None:
     built = module(small(name))
     assert parameter_count(counterpart(built.config)) == parameters(built)
 
 
 def test_every_supported_model_type_has_a_small_model() -> None:
-    assert {small(name).model_type for name in SMALL} == set(MODEL_TYPES)
+    assert {small(name).model_type for name in (*SMALL, *COUNTED)} == set(MODEL_TYPES) - ELSEWHERE
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.json")))
 def test_published_models(name: str) -> None:
     tree = json.loads((CONFIGS / f"{name}.json").read_text())
+    if tree["model_type"] in ELSEWHERE - {"qwen3_next"}:
+        pytest.skip("transformers has no class for this file")
+    tree = tree.get("text_config", tree)
     config = transformers.AutoConfig.for_model(**{key: value for key, value in tree.items() if key != "architectures"})
     built = module(config)
     assert parameter_count(counterpart(config)) == parameters(built)

@@ -21,7 +21,7 @@ GPT_OSS = member(
     },
     {**BIASES, "num_local_experts": "experts.count", "num_experts_per_tok": "experts.top_k"},
     ("attention", *EXPERT_REGISTRATION),
-    harmless=ROUTER | words("swiglu_limit initial_context_length experts_per_token"),
+    harmless=ROUTER | words("swiglu_limit swiglu_alpha initial_context_length experts_per_token"),
     adjust=windows,
 )  # fmt: skip
 
