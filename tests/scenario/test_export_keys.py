@@ -168,6 +168,7 @@ USER_BUFFERS = "sequence_parallel: true, overlap: full, overlap_splits: 2, overl
 ALEXNET = {"model": "alexnet", "cluster": {"topology": "hgx-h100"}, "training": {"micro_batch": 8, "gradient_accumulation": 1}}
 REFUSED = [
     ("megatron", STAGED, ("training.backward=false", "training.step=false"), {"training.backward", "training.step"}),
+    ("megatron", STAGED, ("software.host.graphs=[experts]",), {"software.host.graphs"}),
     ("megatron", SHARDED, OFFLOAD, {"training.offload.parameters", "parallel.data.strategy"}),
     ("megatron", SHARDED, ("training.recompute=full", "training.offload.activations=cpu"), {"training.offload.activations"}),
     ("megatron", SHARDED, ("training.offload.optimizer=nvme",), {"training.offload.optimizer"}),

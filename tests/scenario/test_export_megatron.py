@@ -109,6 +109,7 @@ def test_a_whole_script() -> None:
         ("training.examples=1280 training.epochs=3", "--train-iters 30", ""),
         ("software.gradient_accumulation_fusion=false", "--no-gradient-accumulation-fusion", ""),
         ("software.host.graphs=true", "--enable-cuda-graph", ""),
+        ("software.host.graphs=[router,experts]", "--enable-cuda-graph; --cuda-graph-scope moe", ""),
         ("software.host.graphs=[attention,mlp]", "--enable-cuda-graph; --cuda-graph-scope attn mlp", ""),
         ("parallel.tensor.sequence_parallel=false", "", "--sequence-parallel"),
     ],

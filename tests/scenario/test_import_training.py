@@ -400,6 +400,8 @@ def megatron(options: str, **given: Any) -> dict[str, Any]:
         ("--no-gradient-accumulation-fusion", {"software.gradient_accumulation_fusion": False}),
         ("--enable-cuda-graph", {"software.host.graphs": True}),
         ("--enable-cuda-graph --cuda-graph-scope attn moe_router moe_preprocess", {"software.host.graphs": ["attention", "router"]}),
+        ("--enable-cuda-graph --cuda-graph-scope moe", {"software.host.graphs": ["router", "experts"]}),
+        ("--enable-cuda-graph --cuda-graph-scope moe_preprocess", {"software.host.graphs": False}),
         ("--cuda-graph-impl local --cuda-graph-scope full_iteration", {"software.host.graphs": True}),
         ("--global-batch-size 64 --train-iters 10", {"training.tokens": 10 * 64 * 1024, "training.global_batch": 64}),
         (

@@ -66,15 +66,12 @@ def _read_software(draft: ImportDraft, source: Source) -> None:
         for idle in (graphs, scope):
             draft.harmless(idle, "there are no graphs")
         return
-    words = [] if scope is None else scope.text.replace(",", " ").split()
+    words = ["full_iteration"] if scope is None else scope.text.replace(",", " ").split()
     if unknown := [word for word in words if word not in GRAPH_SCOPES]:
         draft.unmodelled(scope, f"parsim knows {', '.join(GRAPH_SCOPES)}, not {unknown[0]}")
-        words = []
-    parts = list(dict.fromkeys(part for word in words for part in GRAPH_SCOPES[word]))
-    whole = not parts or "full_iteration" in words
-    draft.write(
-        "software.host.graphs", True if whole else parts, *(key for key in (graphs, scope) if key is not None and (key is graphs or words))
-    )
+    parts = list(dict.fromkeys(part for word in words for part in GRAPH_SCOPES.get(word, ())))
+    keys = [key for key in (graphs, scope) if key is not None and (key is graphs or not unknown)]
+    draft.write("software.host.graphs", "full_iteration" in words or parts or False, *keys)
 
 
 def to_megatron(job: ExportJob) -> Exported:
@@ -110,8 +107,11 @@ def _software(draft: ExportDraft) -> list[str]:
         arguments.append(draft.option("software.gradient_accumulation_fusion"))
     if software.host.graphs:
         arguments.append(draft.option("software.host.graphs"))
-    if isinstance(software.host.graphs, tuple):
-        words = [word for word, parts in GRAPH_SCOPES.items() if parts and set(parts) <= set(software.host.graphs)]
+    if isinstance(parts := software.host.graphs, tuple):
+        if "experts" in parts and "router" not in parts:
+            draft.refuses("software.host.graphs", "a graph of the experts holds the router, too (--cuda-graph-scope moe)", "add router")
+        hidden = ("moe_router",) if "experts" in parts else ()
+        words = [word for word, held in GRAPH_SCOPES.items() if held and set(held) <= set(parts) and word not in hidden]
         arguments.append(f"--cuda-graph-scope {' '.join(words)}")
     if software.fusion == "eager":
         arguments += draft.says("software.fusion", NO_FUSIONS).split()
