@@ -163,6 +163,23 @@ class GroupedLinear(Layer):
         column = self.split == "column"
         return ((Memory(2 * copies * k * at.element),), ()) if column else ((), (Memory(2 * copies * n * at.element),))
 
+    def _weighted_bias(self, at: Workload, elements: int, local: int) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+        """Megatron's bias of the second product, which the router's weights scale: (behind the forward product, before the backward one).
+
+        It is added expert by expert and the parts are joined, in the type of the weights, which DeepEP and HybridEP hand out in fp32
+        (megatron/core/transformer/moe/experts.py, TEGroupedMLP._apply_bias; token_dispatcher.py, "only supports float32 probs").
+        Forward: bias x weight written; product and that read, sum written; parts read, whole written; a cast. Backward: a cast; parts
+        joined; the gradients of bias and of weight, each a product (read, written) and its sum (read).
+        """
+        if not (self.bias and at.library and self.split == "row" and elements):
+            return (), ()
+        narrow, wide = at.element, 4 if at.dispatcher in ("deepep", "hybridep") else at.element
+        casts = wide != narrow
+        forward = wide + (narrow + 2 * wide) + 2 * wide + casts * (wide + narrow)
+        backward = 2 * casts * (wide + narrow) + 2 * narrow + 6 * wide
+        launches = (2 * local + 1 + casts, 4 * local + 1 + casts * (local + 1))
+        return (Memory(forward * elements, launches=launches[0]),), (Memory(backward * elements, launches=launches[1]),)
+
     def training_work(self, at: Workload) -> Work:
         """As `Linear`, on top_k copies of each token.
 
@@ -180,6 +197,7 @@ class GroupedLinear(Layer):
         if at.casts is not None and not at.casts.takes_lists:
             casts = casts.one_by_one(each)
         before, behind = self._padding(at, copies, n, k)
+        added, split_again = self._weighted_bias(at, copies * n, local)
         weight: tuple[Kernel, ...] = ()
         saves: tuple[Save, ...] = ()
         if self.trainable:
@@ -190,8 +208,8 @@ class GroupedLinear(Layer):
         if self.split == "column" and not at.library:
             saves += (Save(f"{self.name}.offsets", 4 * local),)
         return Work(
-            (*before, *casts.forward, Gemm(m, n, k, local, at.dtype, operand, grouped=True, launches=each), *behind),
-            (*behind, *casts.input, Gemm(m, k, n, local, at.dtype, operand, layout=casts.layouts[0], grouped=True, launches=each), *before),
+            (*before, *casts.forward, Gemm(m, n, k, local, at.dtype, operand, grouped=True, launches=each), *added, *behind),
+            (*behind, *split_again, *casts.input, Gemm(m, k, n, local, at.dtype, operand, layout=casts.layouts[0], grouped=True, launches=each), *before),
             weight,
             copies * n * at.element,
             (copies * k * at.element,),
