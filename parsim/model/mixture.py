@@ -204,7 +204,7 @@ class GroupedLinear(Layer):
             product = Gemm(n, k, m, local, at.dtype, operand, weight_gradient=True, layout=casts.layouts[1], grouped=True, launches=each)
             weight = (*casts.weight, product)
             saves = (saved_input(self.name, self.inputs[0], padded * k if at.casts is not None and at.casts.saved else copies * k, at),)
-            weight += (Memory(copies * n * at.element),) if self.bias and not casts.fused_bias else ()
+            weight += (Memory(copies * n * at.element),) if self.bias and not (casts.fused_bias or split_again) else ()
         if self.split == "column" and not at.library:
             saves += (Save(f"{self.name}.offsets", 4 * local),)
         return Work(
