@@ -128,6 +128,16 @@ class AdamStep(Memory):
 
 
 @dataclass(frozen=True, slots=True)
+class SparseAttention(Memory):
+    """The kernels that score keys, or attend to chosen ones, in one direction.
+
+    `flop` are those of the products, `bytes` what is read and written: chosen keys once for every query that reads them.
+    """
+
+    dtype: str = "bf16"
+
+
+@dataclass(frozen=True, slots=True)
 class ChunkScan(Memory):
     """The kernels of a linear-attention core in one direction: many small matrix products, chunk by chunk.
 

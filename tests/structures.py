@@ -18,7 +18,7 @@ STRUCTURES = (
     "qwen2.5-0.5b", "qwen2.5-7b", "qwen3-0.6b", "qwen3-1.7b", "qwen3-8b", "qwen3-30b-a3b", "qwen3-32b", "resnet50", "resnet18",
     "resnet34", "roberta-base", "vit-base", "vit-huge", "gpt-oss-20b", "llama-4-scout", "llama-4-maverick", "kimi-k2", "glm-4.5",
     "retnet-1.3b", "mamba2-2.7b", "mamba-codestral-7b", "qwen3-next-80b-a3b",
-    "nemotron-h-8b", "alexnet", "qwen2-57b-a14b",
+    "nemotron-h-8b", "alexnet", "qwen2-57b-a14b", "deepseek-v3.2",
 )  # fmt: skip
 """one model of each structure"""
 SIZES = {"hidden", "layers", "vocabulary", "maximum_sequence", "vocab_divisible_by", "token_types", "labels"}

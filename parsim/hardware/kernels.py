@@ -17,7 +17,7 @@ from functools import lru_cache
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.device import AttentionEfficiency, Device
-from parsim.kernel import AdamStep, Attention, ChunkScan, Fixed, Gemm, Kernel, Memory
+from parsim.kernel import AdamStep, Attention, ChunkScan, Fixed, Gemm, Kernel, Memory, SparseAttention
 
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32))
 """output tiles (m, n) a GEMM library chooses from"""
@@ -52,6 +52,8 @@ def kernel_time(device: Device, kernel: Kernel) -> float:
             return step_time(device, kernel)
         case ChunkScan():
             return scan_time(device, kernel)
+        case SparseAttention():
+            return sparse_attention_time(device, kernel)
         case Memory():
             return memory_time(device, kernel)
         case Fixed():
@@ -199,6 +201,16 @@ def scan_time(device: Device, scan: ChunkScan) -> float:
     efficiency = SCAN_SHARE * (table.forward if table is not None else 0.5)
     computing = scan.flop / (peak_of(device, scan.dtype) * device.clock_derate * efficiency)
     return max(memory_time(device, scan), computing + scan.launches * device.kernel_latency)
+
+
+def sparse_attention_time(device: Device, kernel: SparseAttention) -> float:
+    """Time of attention to chosen keys, or of scoring keys [s]: products at the rate of large matrix products, or memory.
+
+    Keys that every query reads anew make the core memory-bound: 2 x 128 x (576 + 512) FLOP for 1,156 bytes a pair. deepseek-ai/FlashMLA
+    (README) reaches up to 640 TFLOP/s on an H800 and 1,450 on a B200 forward; rates of backward and of the indexer are not published.
+    """
+    rate = peak_of(device, kernel.dtype) * device.clock_derate * device.gemm.of(kernel.dtype)
+    return max(memory_time(device, kernel), kernel.flop / rate + kernel.launches * device.kernel_latency)
 
 
 def attention_ramp(table: AttentionEfficiency, attention: Attention) -> float:

@@ -16,6 +16,7 @@ from parsim.model.linear_attention import LinearAttention, ShortConvolution
 from parsim.model.liveness import tape
 from parsim.model.loss import Loss
 from parsim.model.model import Block, Model, Workload, shard
+from parsim.model.sparse_attention import LightningIndexer
 
 
 def saved_bytes(model: Model, at: Workload, drop: tuple[str, ...] = (), held: bool = False) -> int:
@@ -78,7 +79,8 @@ def _cache(model: Model, block: Block, at: Workload) -> Cache | None:
         return None
     if model.facts.get("latent"):
         down = next(operator for operator in block.operators if isinstance(operator, Linear) and operator.name == "key_value_down")
-        return Cache(down.parameters()[0].shape[0], core.window or core.chunk)
+        keys = sum(one.width for one in block.operators if isinstance(one, LightningIndexer))
+        return Cache(down.parameters()[0].shape[0] + keys, core.window or core.chunk)
     return Cache(shard(core.kv_heads, at) * (core.head_dim + (core.value_dim or core.head_dim)), core.window or core.chunk)
 
 

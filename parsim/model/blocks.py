@@ -10,9 +10,10 @@ from dataclasses import asdict, replace
 
 from parsim.model.attention import AttentionCore, QKNorm, Rotary, RotaryTables
 from parsim.model.convolution import Conv2d
-from parsim.model.elementwise import Activation, Concatenate, Dropout, GatedActivation, Prefix, ResidualAdd, RMSNorm
+from parsim.model.elementwise import Activation, Dropout, GatedActivation, Prefix, ResidualAdd
 from parsim.model.families import FAMILIES
 from parsim.model.heads import head_block
+from parsim.model.latent_attention import add_latent_attention, add_sparse_attention
 from parsim.model.layer_kinds import ATTENTION
 from parsim.model.linear import Embedding, Linear
 from parsim.model.linear_attention import OutputGate
@@ -21,7 +22,7 @@ from parsim.model.mixture import mixture_of_experts
 from parsim.model.model import Block, Model, Operator
 from parsim.model.prediction import begin_prediction, end_prediction
 from parsim.model.row import Row, norm
-from parsim.model.transformer import Experts, LatentAttention, LayerKind, TransformerConfig
+from parsim.model.transformer import Experts, LayerKind, TransformerConfig
 
 
 def build_transformer(config: TransformerConfig, *, name: str, tensor: int = 1, loss: str = "auto", divisor: int = 0) -> Model:
@@ -75,6 +76,7 @@ def _facts(config: TransformerConfig) -> dict[str, object]:
     facts["expert_mlp"] = 0 if experts is None else experts.mlp
     facts["shared_mlp"] = 0 if experts is None else experts.shared
     facts["latent"] = latent is not None
+    facts["chosen_keys"] = latent.chosen if latent is not None else 0
     facts["mixer"] = config.mixer.kind if config.mixer is not None else ""
     facts["attention_layers"] = config.attention_layers
     if config.image is not None:
@@ -204,6 +206,10 @@ def _mixed(config: TransformerConfig, row: Row) -> str:
 def _attention(config: TransformerConfig, kind: LayerKind, row: Row, source: str) -> str:
     """Projections and core, up to what joins the residual stream."""
     width = config.heads * config.head_dim
+    if config.latent is not None and config.latent.chosen:
+        value, width = add_sparse_attention(config, config.latent, row, source), config.heads * config.latent.value_dim
+        row.add(Linear("attention_output", (value,), "attention_output", width, (config.hidden,), config.output_bias, "row"))
+        return _leave(config, row, "attention")
     if config.latent is None:
         row.last = source
         _query_key_value(config, kind, row)
@@ -311,32 +317,3 @@ def _leave(config: TransformerConfig, row: Row, sublayer: str) -> str:
     if config.norm_placement == "sandwich":
         row.add(norm(config, f"{sublayer}_output_norm", row.last))
     return row.last
-
-
-# multi-head latent attention: the projections before the core (DeepSeek-V2, 2405.04434, section 2.1)
-
-
-def add_latent_attention(config: TransformerConfig, latent: LatentAttention, row: Row, source: str) -> tuple[str, str, str]:
-    """Adds queries, keys and values decompressed for every head; returns the names of the three tensors.
-
-    The compressing products are replicated over tensor ranks, the decompressing ones split by heads. The value is
-    the second part of the tensor that decompression makes.
-    """
-    heads, key_dim, again = config.heads, latent.plain_dim + latent.rotary_dim, "mla_up_proj"
-    bias = config.query_key_value_bias
-    row.last = source
-    if latent.query_rank:
-        row.add(Linear("query_down", (source,), "query_down", config.hidden, (latent.query_rank,), bias))
-        row.add(RMSNorm("query_norm", (row.last,), "query_norm", latent.query_rank))
-    width = latent.query_rank or config.hidden
-    row.add(Linear("query_up", (row.last,), "query_up", width, (heads * key_dim,), False, "column", selective=again))
-    query = row.add(Rotary("query_rotary", (row.last,), "query_rotary", heads, 0, latent.rotary_dim, selective=again))
-    compressed = row.add(Linear("key_value_down", (source,), "key_value_down", config.hidden, (latent.key_rank + latent.rotary_dim,), bias))
-    row.add(RMSNorm("key_value_norm", (compressed,), "key_value_norm", latent.key_rank))
-    plain_and_value = heads * (latent.plain_dim + latent.value_dim)
-    up = Linear("key_value_up", (row.last,), "key_value_up", latent.key_rank, (plain_and_value,), False, "column", selective=again)
-    value = row.add(up)
-    shared = row.add(Rotary("key_rotary", (compressed,), "key_rotary", 0, 1, latent.rotary_dim, selective=again))
-    widths = (heads * latent.plain_dim, heads * latent.rotary_dim)
-    key = row.add(Concatenate("keys", (value, shared), "keys", widths, "heads", again))
-    return query, key, value

@@ -15,11 +15,12 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from parsim.errors import Finding, ModelError
-from parsim.kernel import Attention, ChunkScan, Gemm, Kernel
+from parsim.kernel import Attention, ChunkScan, Gemm, Kernel, SparseAttention
 from parsim.model.attention import AttentionCore
 from parsim.model.linear_attention import LinearAttention, ShortConvolution
 from parsim.model.mixture import GroupedLinear
 from parsim.model.model import Block, Model, Operator, Parameter, Workload, active_parameter_count, layer_parameter_count
+from parsim.model.sparse_attention import LightningIndexer
 
 Recompute = Literal["none", "selective", "full"]
 
@@ -130,7 +131,9 @@ def operator_flop(operator: Operator, at: Workload) -> PassFlop:
     """Matrix-product FLOP of one operator on the whole workload, as `block_flop` counts them (fused attention only)."""
     work = operator.work(at)
     attention = math.fsum(_useful(kernel) for kernel in work.forward if isinstance(kernel, Attention))
-    attention += math.fsum(kernel.flop for kernel in work.forward if isinstance(kernel, ChunkScan))
+    attention += math.fsum(kernel.flop for kernel in work.forward if isinstance(kernel, ChunkScan | SparseAttention))
+    if isinstance(operator, LightningIndexer):  # chooses, and learns nothing
+        return PassFlop(attention + _gemm(work.forward), 0.0, 0.0)
     forward, backward_input, backward_weight = map(_gemm, (work.forward, work.backward_input, work.backward_weight))
     if isinstance(operator, GroupedLinear):  # experts run on equal whole numbers of rows: what fills them up is no work
         share = operator.filled(at)
@@ -146,8 +149,10 @@ def _gemm(kernels: tuple[Kernel, ...]) -> float:
     return math.fsum(kernel.flop for kernel in kernels if isinstance(kernel, Gemm))
 
 
-def _useful(kernel: Attention, *, causal: bool = True) -> float:
-    """FLOP of the forward scores that matter: half of a causal square, a window's band."""
+def _useful(kernel: Attention | SparseAttention, *, causal: bool = True) -> float:
+    """FLOP of the forward scores that matter: half of a causal square, a window's band, chosen keys."""
+    if isinstance(kernel, SparseAttention):
+        return kernel.flop
     pairs: float = kernel.queries * kernel.keys
     window = kernel.window if 0 < kernel.window < kernel.keys else 0
     if window:
@@ -165,7 +170,14 @@ def _distinct(model: Model) -> list[tuple[Block, int]]:
 def _core(block: Block, sequence: int, *, causal: bool = True) -> float:
     """Forward FLOP of the attention core of one sample; `causal` False counts masked pairs too."""
     works = (operator.work(_workload(sequence)) for operator in block.operators)
-    return math.fsum(_useful(kernel, causal=causal) for work in works for kernel in work.forward if isinstance(kernel, Attention))
+    kernels = (kernel for work in works for kernel in work.forward)
+    return math.fsum(_useful(kernel, causal=causal) for kernel in kernels if isinstance(kernel, Attention | SparseAttention))
+
+
+def _chooses(block: Block, sequence: int) -> float:
+    """Forward FLOP of one sample in what has no backward pass: indexers."""
+    at = _workload(sequence)
+    return math.fsum(operator_flop(one, at).forward for one in block.operators if isinstance(one, LightningIndexer))
 
 
 def masked_flop(block: Block, sequence: int) -> float:
@@ -173,18 +185,24 @@ def masked_flop(block: Block, sequence: int) -> float:
     return _core(block, sequence, causal=False) - _core(block, sequence)
 
 
+def _trained(model: Model, sequence: int) -> float:
+    """Three times the forward pass, but once of what has no backward pass; FLOP per token."""
+    once = math.fsum(count * _chooses(block, sequence) for block, count in _distinct(model))
+    return 3.0 * forward_flop(model, sequence) - 2.0 * once / (sequence if model.sequence else 1)
+
+
 def _exact(model: Model, sequence: int, _: Recompute) -> float:
-    return 3.0 * forward_flop(model, sequence)
+    return _trained(model, sequence)
 
 
 def _exact_full(model: Model, sequence: int, _: Recompute) -> float:
     masked = math.fsum(count * masked_flop(block, sequence) for block, count in _distinct(model))
-    return 3.0 * (forward_flop(model, sequence) + masked / (sequence if model.sequence else 1))
+    return _trained(model, sequence) + 3.0 * masked / (sequence if model.sequence else 1)
 
 
 def _hfu(model: Model, sequence: int, recompute: Recompute) -> float:
     again = repeated_work(model, sequence, recompute)
-    return 3.0 * forward_flop(model, sequence) + again.products + again.core
+    return _trained(model, sequence) + again.products + again.core
 
 
 def attention_width(model: Model) -> float:
@@ -224,7 +242,7 @@ def _megatron_model(model: Model, sequence: int, _: Recompute) -> float:
 
 def _megatron_today(model: Model, sequence: int, _: Recompute) -> float:
     routers = 2.0 * model.hidden * int(str(model.facts.get("experts", 0))) * len(model.active_fraction_blocks)
-    return 3.0 * (forward_flop(model, sequence) - routers + _scans_by_megatron(model, sequence))
+    return _trained(model, sequence) + 3.0 * (_scans_by_megatron(model, sequence) - routers)
 
 
 def _scans_by_megatron(model: Model, sequence: int) -> float:
@@ -324,4 +342,4 @@ def _untrained_products(block: Block, sequence: int, *, differentiated: bool, fu
     flop = block_flop(block, sequence)
     spent = flop.forward + flop.backward_weight + (flop.backward_input if differentiated else 0.0)
     masked = 2.0 * masked_flop(block, sequence) if full and not differentiated else 0.0
-    return 3.0 * flop.forward - spent + masked
+    return 3.0 * flop.forward - 2.0 * _chooses(block, sequence) - spent + masked

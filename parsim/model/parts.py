@@ -19,12 +19,16 @@ from parsim.model.linear_attention import GatedNorm, LinearAttention, ShortConvo
 from parsim.model.loss import Loss
 from parsim.model.mixture import GroupedLinear, Router
 from parsim.model.model import Block, Model, Operator, Workload, operator_parameter_count
+from parsim.model.sparse_attention import HeadProducts, LightningIndexer, SparseCore
 
 PASSES = ("forward", "backward_input", "backward_weight")
 ELEMENTWISE = "elementwise"
 _BY_KIND: Mapping[type, str] = {
     Embedding: "embedding",
     AttentionCore: "attention core",
+    SparseCore: "attention core",
+    LightningIndexer: "indexer",
+    HeadProducts: "attention linears",
     LayerNorm: "norm",
     RMSNorm: "norm",
     BatchNorm: "norm",

@@ -72,6 +72,12 @@ class LatentAttention:
     """query and key elements per head with rotary embedding (d_r); the key part is shared by all heads"""
     value_dim: int = 128
     """value elements per head (d_v)"""
+    chosen: int = 0
+    """keys that a token reads, chosen by an indexer (DeepSeek-V3.2's ``index_topk``); 0 = all before it"""
+    index_heads: int = 64
+    """heads of the indexer (``index_n_heads``)"""
+    index_dim: int = 128
+    """width of each (``index_head_dim``)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +322,7 @@ def _contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
         wrong.append(("maximum_sequence", "learned positions need a maximum_sequence", ""))
     if config.attention_window and config.attention_chunk:
         wrong.append(("attention_chunk", "layers have a sliding window or chunks, not both", "leave one of them out"))
+    wrong += _latent_contradictions(config)
     if config.mtp > 1:
         wrong.append(("mtp", f"not supported yet: {config.mtp} modules behind each other", "use 1"))
     if config.mtp and (config.task != "causal-lm" or config.tied_embeddings or config.embedding_width not in (0, config.hidden)):
@@ -328,6 +335,24 @@ def _contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
         if experts.every < 1 or not 0 <= experts.dense_layers <= config.layers:
             wrong.append(("experts", f"every {experts.every} >= 1 and 0 <= dense_layers {experts.dense_layers} <= {config.layers}", ""))
         wrong += _group_contradictions(experts)
+    return wrong
+
+
+def _latent_contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
+    """Why tokens cannot choose their keys so."""
+    latent = config.latent
+    if latent is None or not latent.chosen:
+        return []
+    wrong = []
+    if not latent.query_rank:
+        wrong.append(("latent", "an indexer reads the compressed query, but query_rank is 0", "give query_rank, or leave chosen out"))
+    if not latent.index_heads or not latent.index_dim:
+        wrong.append(("latent", "an indexer needs index_heads and index_dim", "leave them out for 64 heads of 128"))
+    if not config.causal or config.attention_window or config.attention_chunk or config.attention_sinks:
+        wrong.append(("latent", "chosen keys are among all before a token: causal, without window, chunks or sinks", "leave chosen out"))
+    if latent.index_dim and latent.index_dim < latent.rotary_dim:
+        text = f"index_dim {latent.index_dim} is narrower than its rotary part, rotary_dim {latent.rotary_dim}"
+        wrong.append(("latent", text, "give more"))
     return wrong
 
 

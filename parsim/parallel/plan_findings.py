@@ -67,6 +67,7 @@ def findings_of(
     if model.facts.get("mtp") and parallelism.tensor.size > 1:
         text = "not supported yet: multi-token prediction, whose projection is split over tensor ranks and joined again"
         findings.append(Finding(text, "model.mtp", model.facts["mtp"], "use parallel.tensor.size 1, or leave mtp out"))
+    findings += _chosen_findings(model, training, parallelism)
     findings += _list_findings(training, parallelism, runtime)
     if model.maximum_sequence and training.sequence_length > model.maximum_sequence and model.facts.get("position") == "learned":
         text = f"{training.sequence_length} tokens, but {model.name} has {model.maximum_sequence} learned positions"
@@ -196,6 +197,25 @@ def _uneven_findings(model: Model, training: Training, parallelism: Parallelism)
     if training.last_micro_batch and model.facts.get("family") == "stages":
         text = "measured stage times are those of a whole micro-batch"
         findings.append(Finding(text, "training.partial_micro_batch", True, "use a global batch of whole micro-batches"))
+    return findings
+
+
+def _chosen_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:
+    """What attention to chosen keys (DeepSeek-V3.2) does not go with."""
+    chosen = model.facts.get("chosen_keys")
+    if not chosen:
+        return []
+    what = f"attention to {chosen} chosen keys"
+    findings = []
+    if parallelism.tensor.size > 1:
+        text = f"not supported yet: {what} over tensor ranks, each of which gathers all tokens for its indexer"
+        findings.append(Finding(text, "parallel.tensor.size", parallelism.tensor.size, "use 1, or model.latent.chosen: 0"))
+    if parallelism.context.size > 1:
+        text = f"not supported yet: {what} over context ranks, which have only a part of the keys"
+        findings.append(Finding(text, "parallel.context.size", parallelism.context.size, "use 1, or model.latent.chosen: 0"))
+    if training.attention == "eager":
+        text = f"{what} has kernels of its own; eager attention would mask the scores of all keys, which is not supported yet"
+        findings.append(Finding(text, "training.attention", "eager", "leave it out"))
     return findings
 
 

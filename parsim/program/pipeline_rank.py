@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import fsum
 
-from parsim.kernel import Attention, ChunkScan, Gemm, Kernel, Memory
+from parsim.kernel import Attention, ChunkScan, Gemm, Kernel, Memory, SparseAttention
 from parsim.model.attention import AttentionCore
 from parsim.model.flops import Again
 from parsim.model.liveness import tape
@@ -281,7 +281,7 @@ def _product_flop(steps: Sequence[Step]) -> tuple[float, float, float]:
         for kernel in step.kernels:
             if isinstance(kernel, Attention):
                 core, square = core + kernel.flop, square + replace(kernel, causal=False).flop
-            elif isinstance(kernel, Gemm) and attention:  # eager attention computes all pairs
+            elif isinstance(kernel, SparseAttention) or (isinstance(kernel, Gemm) and attention):
                 core, square = core + kernel.flop, square + kernel.flop
             elif isinstance(kernel, Gemm | ChunkScan):
                 products += kernel.flop

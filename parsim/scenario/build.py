@@ -377,6 +377,9 @@ class Builder:
 
             value = f"{SCAN_SHARE:g} of fused attention's rate"
             self._assume("linear_attention", value, "estimate from the Mamba-2 paper (2405.21060), figure 10", "default")
+        if model.facts.get("chosen_keys"):
+            value = "chosen keys read once per query, scores of 1,024 queries at a time; the indexer is not trained"
+            self._assume("sparse_attention", value, "within 8 % of deepseek-ai/FlashMLA's forward rates; backward unknown", "default")
         dropout = section.dropout
         if dropout == "auto":
             dropout = float(str(model.facts.get("dropout", 0.0)))

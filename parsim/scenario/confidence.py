@@ -189,6 +189,8 @@ def confidence(built: Built) -> dict[str, Any]:
     answer = {} if given else confidence_of(wanted, known_runs())
     if answer and built.model.facts.get("mixer"):
         answer |= {"status": "unvalidated", "basis": f"no published run has linear attention; {answer['basis']}"}
+    if answer and built.model.facts.get("chosen_keys"):
+        answer |= {"status": "unvalidated", "basis": f"no published run has attention to chosen keys; {answer['basis']}"}
     return {**answer, "features": asdict(wanted)}
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parsim.errors import Finding, PlanError
-from parsim.kernel import Attention, Gemm, Kernel
+from parsim.kernel import Attention, Gemm, Kernel, SparseAttention
 from parsim.program.program import COMPUTE as LANE
 from parsim.report.communication import covered, own_arrival
 from parsim.report.simulated import Run
@@ -70,7 +70,7 @@ def timed(clock: Callable[[Kernel], float]) -> Callable[[Kernel], float]:
 
     def measure(kernel: Kernel) -> float:
         if (duration := known.get(kernel)) is None:
-            place = 0 if isinstance(kernel, Gemm) else 1 if isinstance(kernel, Attention) else 2
+            place = 0 if isinstance(kernel, Gemm) else 1 if isinstance(kernel, Attention | SparseAttention) else 2
             seconds, parts = clock(kernel), [0.0] * (2 * len(PARTS))
             parts[place] = seconds
             parts[place + len(PARTS)] = float(max(1, getattr(kernel, "launches", 1)))

@@ -49,6 +49,12 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3-moe": ("Qwen3MoeConfig", {**_GROUPED, **_EXPERTS, "head_dim": 16}),
     "deepseek-v2": ("DeepseekV2Config", {**_SIZES, **_LATENT}),
     "deepseek-v3": ("DeepseekV3Config", {**_SIZES, **_LATENT, "n_group": 1, "topk_group": 1}),
+    "deepseek-v3.2": (
+        "DeepseekV32Config",
+        {
+            **_SIZES, **_LATENT, "n_group": 1, "topk_group": 1, "index_n_heads": 2, "index_head_dim": 16, "index_topk": 8,
+        },
+    ),
     "bert": ("BertConfig", _SIZES),
     "roberta": ("RobertaConfig", {**_SIZES, "max_position_embeddings": 66}),
     "vit": (

@@ -32,7 +32,8 @@ def test_every_shipped_model_is_the_sum_of_its_parts(name: str) -> None:
     forward = sum(part.flop["forward"] for part in found)
     assert sum(part.parameters for part in found) == parameter_count(of)
     assert forward == pytest.approx(3 * length(of) * forward_flop(of, length(of)) if of.sequence else 3 * forward_flop(of), rel=1e-12)
-    assert sum(part.flop[key] for part in found for key in PASSES[1:]) == pytest.approx(2 * forward, rel=1e-12)
+    once = sum(part.flop["forward"] for part in found if part.name == "indexer")  # which nothing flows back through
+    assert sum(part.flop[key] for part in found for key in PASSES[1:]) == pytest.approx(2 * (forward - once), rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -328,6 +328,7 @@ def _refusals(draft: ExportDraft, config: TransformerConfig) -> None:
         ("attention_chunk", bool(config.attention_chunk), "attention in chunks has no option there"),
         ("mixer", config.mixer is not None, "layers that carry a state are pretrain_mamba.py's, not pretrain_gpt.py's"),
         ("one_sublayer", config.one_sublayer and config.mixer is None, "a layer is attention and an MLP there"),
+        ("latent.chosen", config.latent is not None and config.latent.chosen > 0, "the indexer's options are not written yet"),
         ("attention_gate", config.attention_gate, "the attention's output has no gate there"),
         ("softcap_attention", config.softcap_attention or config.softcap_logits, "scores and logits are not capped there"),
     ]

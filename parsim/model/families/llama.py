@@ -200,7 +200,16 @@ DEEPSEEK_V3 = DEEPSEEK_V2._replace(
     stated={},
     harmless=DEEPSEEK_V2.harmless - {"norm_topk_prob"},
 )  # fmt: skip
+DEEPSEEK_V32 = DEEPSEEK_V3._replace(
+    name="deepseek-v3.2",
+    model_type="deepseek_v32",
+    structure={**DEEPSEEK_V3.structure, "latent": {"chosen": 2048}},
+    registration=(*DEEPSEEK_V2.registration[:7], "indexer", *DEEPSEEK_V2.registration[7:]),
+    keys={**DEEPSEEK_V3.keys, "index_topk": "latent.chosen", "index_n_heads": "latent.index_heads", "index_head_dim": "latent.index_dim"},
+    stated={"mlp_bias": (False,)},
+    harmless=DEEPSEEK_V3.harmless | words("head_dim mlp_layer_types layer_types num_experts"),
+)  # fmt: skip
 
 FAMILIES = (
-    LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA, GEMMA2, PHI3, MIXTRAL, QWEN2_MOE, QWEN3_MOE, DEEPSEEK_V2, DEEPSEEK_V3,
+    LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA, GEMMA2, PHI3, MIXTRAL, QWEN2_MOE, QWEN3_MOE, DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V32,
 )  # fmt: skip

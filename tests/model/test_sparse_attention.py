@@ -1,0 +1,137 @@
+"""Attention to chosen keys (DeepSeek-V3.2): work, parameters, what is kept, kernel rates; and what it does not go with."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parsim import load, simulate
+from parsim.errors import ModelError, ParsimError
+from parsim.hardware.device import device_from_tree
+from parsim.hardware.kernels import kernel_time
+from parsim.kernel import Gemm, SparseAttention
+from parsim.model.catalogue import build_model
+from parsim.model.flops import flop_per_token, forward_flop
+from parsim.model.model import Model, Operator, Workload, parameter_count, trainable_parameter_count
+from parsim.model.sparse_attention import chosen_pairs
+from parsim.scenario import files
+
+INDEXER = 1536 * 64 * 128 + 7168 * 128 + 2 * 128 + 7168 * 64
+"""parameters of one layer's"""
+
+
+def look_up(name: str) -> dict[str, Any]:
+    return files.read(files.find("models", name)).tree
+
+
+@cache
+def model(name: str = "deepseek-v3.2") -> Model:
+    return build_model(look_up(name), name=name, base_lookup=look_up)
+
+
+def operator(name: str) -> Operator:
+    return next(one for one in model().blocks[1].operators if one.name == name)
+
+
+def cores(sequence: int) -> float:
+    """FLOP of one token in one layer's indexer scores and core."""
+    at = Workload(batch=1, sequence=sequence)
+    kernels = [kernel for one in model().blocks[1].operators for kernel in one.work(at).forward]
+    return sum(kernel.flop for kernel in kernels if isinstance(kernel, SparseAttention)) / sequence
+
+
+@pytest.mark.parametrize(("sequence", "flop"), [(8192, 566_274_048), (16384, 669_017_088), (131072, 1_639_721_088)])
+def test_scores_and_core_of_one_token(sequence: int, flop: int) -> None:
+    """16,384 FLOP for every key before a token and 278,528 for those that it reads, against 81,920 for all decompressed ones."""
+    chosen = sum(min(place, 2048) for place in range(1, sequence + 1)) / sequence
+    assert cores(sequence) == flop == 2 * 64 * 128 * (sequence + 1) / 2 + 2 * 128 * (576 + 512) * chosen
+    dense = 2 * 128 * (192 + 128) * (sequence + 1) / 2
+    assert (dense > flop) == (sequence >= 16384)
+    if sequence == 131072:
+        assert dense == 5_368_750_080
+
+
+@given(st.integers(1, 300), st.integers(1, 300))
+def test_chosen_pairs(sequence: int, chosen: int) -> None:
+    assert chosen_pairs(sequence, chosen) == sum(min(place, chosen) for place in range(1, sequence + 1))
+
+
+def test_absorbed_products_cost_what_decompressing_costs() -> None:
+    """Beside scores and core, a layer has the indexer's projections more than DeepSeek-V3's."""
+    difference = forward_flop(model(), 4096) - forward_flop(model("deepseek-v3"), 4096)
+    projections = 2 * (INDEXER - 2 * 128)
+    halved = 2 * 128 * (192 + 128) * 4096 / 2
+    assert difference == pytest.approx(61 * (cores(4096) - halved + projections), rel=1e-9)
+
+
+def test_only_the_indexer_is_not_trained() -> None:
+    counts = parameter_count(model()), trainable_parameter_count(model())
+    assert counts == (671_877_929_216, 671_026_404_352)
+    assert counts[0] - counts[1] == 61 * INDEXER
+    assert operator("indexer").work(Workload(batch=1, sequence=4096)).backward_input == ()
+    once = 61 * (2 * (INDEXER - 2 * 128) + 2 * 64 * 128 * 4097 / 2)
+    assert flop_per_token(model(), 4096) == pytest.approx(3 * forward_flop(model(), 4096) - 2 * once, rel=1e-12)
+
+
+def test_what_the_core_keeps() -> None:
+    """Queries of 576 and outputs of 512 elements per head, keys of 576 for all heads, numbers of the keys, log-sum-exp."""
+    work = operator("attention").work(Workload(batch=1, sequence=4096))
+    kept = {save.tensor: save.bytes // 4096 for save in work.saves}
+    assert list(kept.values()) == [128 * 576 * 2, 576 * 2, 2048 * 4, 128 * 512 * 2, 128 * 4]
+
+
+def test_scores_are_narrow_under_a_recipe_of_narrow_products() -> None:
+    narrow = operator("indexer").work(Workload(batch=1, sequence=4096, dtype="fp8")).forward
+    assert [k.dtype for k in narrow if isinstance(k, SparseAttention)] == ["fp8"]
+    assert {k.dtype for k in narrow if isinstance(k, Gemm)} == {"bf16"}
+
+
+@pytest.mark.parametrize(("device", "published"), [("h800-sxm-80gb", 640e12), ("b200-sxm-180gb", 1450e12)])
+def test_rate_of_the_core(device: str, published: float) -> None:
+    """deepseek-ai/FlashMLA, README: "up to" so many FLOP/s forward."""
+    kernel = operator("attention").work(Workload(batch=1, sequence=131072)).forward[0]
+    assert isinstance(kernel, SparseAttention)
+    time = kernel_time(device_from_tree(files.read(files.find("devices", device)).tree), kernel)
+    assert kernel.flop / time == pytest.approx(published, rel=0.08)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"latent": {"query_rank": 0}}, "reads the compressed query"),
+        ({"latent": {"index_heads": 0}}, "index_heads and index_dim"),
+        ({"latent": {"index_dim": 32}}, "narrower than its rotary part"),
+        ({"attention_window": 128}, "all before a token"),
+    ],
+)
+def test_contradictions(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        build_model({"base": "deepseek-v3.2", **changes}, name="changed", base_lookup=look_up)
+
+
+JOB = {
+    "model": {
+        "base": "deepseek-v3.2", "hidden": 512, "layers": 2, "heads": 8, "mlp": 1024, "vocabulary": 1024,
+        "experts": {"count": 8, "top_k": 2, "mlp": 256, "shared": 256, "dense_layers": 1, "groups": 0, "groups_kept": 0},
+        "latent": {"query_rank": 128, "key_rank": 64, "plain_dim": 32, "rotary_dim": 16, "value_dim": 32, "chosen": 256, "index_dim": 32},
+    },
+    "cluster": {"topology": "dgx-h100", "gpus": 8},
+    "training": {"micro_batch": 1, "global_batch": 8, "sequence_length": 1024},
+    "parallel": {"data": {"size": 8, "strategy": "zero1"}},
+}  # fmt: skip
+
+
+def test_a_step_and_what_is_refused() -> None:
+    assert simulate(load(JOB)).step_time > 0
+    for override, message in (
+        ({"tensor": {"size": 2, "sequence_parallel": True}, "data": {"size": 4, "strategy": "zero1"}}, "over tensor ranks"),
+        ({"context": {"size": 2}, "data": {"size": 4, "strategy": "zero1"}}, "over context ranks"),
+    ):
+        with pytest.raises(ParsimError, match=message):
+            simulate(load({**JOB, "parallel": override}))
+    with pytest.raises(ParsimError, match="kernels of its own"):
+        simulate(load({**JOB, "training": {**JOB["training"], "attention": "eager"}}))
