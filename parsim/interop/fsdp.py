@@ -18,6 +18,7 @@ LAYER_CLASSES = {
     "mistral": "MistralDecoderLayer", "qwen2": "Qwen2DecoderLayer", "qwen3": "Qwen3DecoderLayer", "gemma": "GemmaDecoderLayer",
     "gemma2": "Gemma2DecoderLayer", "mixtral": "MixtralDecoderLayer", "qwen2-moe": "Qwen2MoeDecoderLayer",
     "qwen3-moe": "Qwen3MoeDecoderLayer", "deepseek-v2": "DeepseekV2DecoderLayer", "deepseek-v3": "DeepseekV3DecoderLayer",
+    "deepseek-v3.2": "DeepseekV32DecoderLayer",
     "qwen3-next": "Qwen3NextDecoderLayer", "mamba2": "Mamba2Block", "nemotron-h": "NemotronHBlock", "retnet": "RetNetBlock",
     "gpt-oss": "GptOssDecoderLayer", "llama4-text": "Llama4TextDecoderLayer", "kimi-k2": "DeepseekV3DecoderLayer",
     "glm4-moe": "Glm4MoeDecoderLayer",

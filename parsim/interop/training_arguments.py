@@ -175,6 +175,8 @@ def precision(draft: ExportDraft) -> dict[str, Any]:
         return said
     if any(draft.job.built.training.precision.keep_layers):
         draft.refuses(path, "accelerate keeps no first and last layers in bf16", "leave keep_layers out, or use --to megatron")
+    if draft.job.built.training.precision.gathers_narrow:
+        draft.refuses(path, "gathers in fp8 have no argument here", "leave gather out; it is enable_fsdp_float8_all_gather of torchtitan")
     return said | {"fp8_config": dict(FP8[quantisation.recipe])}
 
 

@@ -80,6 +80,8 @@ class Quantisation:
     """the device multiplies such operands only if both are contiguous along the sum"""
     caches_weights: bool
     """a weight is quantised once a step instead of in every pass"""
+    arrives: bool = False
+    """weights arrive in fp8 from whoever shares them"""
 
     @property
     def _engine(self) -> bool:
@@ -180,10 +182,28 @@ class Quantisation:
             return (*self._largest(count), Memory(count * (2 + 2 * self._weight_element)))
         return (*self._largest(count), Memory(float(count * (3 + self.tn_only))))
 
+    def behind_gather(self, count: int) -> tuple[Kernel, ...]:
+        """Of a weight that has arrived in fp8, once a step: its copy by columns."""
+        return (Memory(2.0 * count),) if self.tn_only or not self._tensor_scale else ()
+
+    def before_gather(self, count: int, master: int) -> tuple[Kernel, ...]:
+        """Of the own share of weights that are stored in fp8 alone: their largest values, where the recipe looks for them first.
+
+        The cast is the optimizer's copy of its masters, of `master` bytes.
+        """
+        return (Memory(float(master * count), launches=2),) if self.recipe in ("current", "blockwise") else ()
+
+    @property
+    def in_layers_only(self) -> bool:
+        """Experts do not travel in fp8: torchao converts linear layers alone for that."""
+        return not self._engine
+
     def weight_in_pass(self, count: int, *, backward: bool) -> tuple[Kernel, ...]:
         """The same where every pass does it for itself; none where weights are kept."""
         if self.caches_weights:
             return ()
+        if self.arrives and not self._engine:  # torch._scaled_mm reads the other operand by columns
+            return (Memory(2.0 * count),) if backward else ()
         if not self._engine:
             return self._pass(count, columns=backward, again=backward)
         one = Memory(count * (2 + self._weight_element + (backward and self.tn_only and self._tensor_scale)))

@@ -13,7 +13,8 @@ def weight_casts(block: Block, at: Workload) -> tuple[Kernel, ...]:
     casts = at.inside(block).casts
     if casts is None or not casts.caches_weights:
         return ()
-    return tuple(kernel for operator in block.operators for count in _matrices(operator, at) for kernel in casts.weight(count))
+    made = casts.behind_gather if casts.arrives else casts.weight
+    return tuple(kernel for operator in block.operators for count in _matrices(operator, at) for kernel in made(count))
 
 
 def _matrices(operator: Operator, at: Workload) -> tuple[int, ...]:

@@ -58,12 +58,13 @@ class ShardedCopies:
     fp16: bool = False
     """fp16 gradients on the wire, which might overflow: FSDP2 divides them around the reduction, too"""
 
-    def before_gather(self, share: int, stored: int) -> list[Memory]:
-        """Of the own share, beside compute: `share` elements of trained weights, `stored` bytes of others [B]."""
+    def before_gather(self, share: int, stored: int, narrow: int = 0) -> list[Memory]:
+        """Of the own share, beside compute: `share` elements of trained weights, `narrow` of them in fp8; `stored` bytes of others."""
         cast = self.kept != self.gathered and self.stack != "zero3"
-        moved = [(self.kept + self.gathered) * share] if cast else []
+        moved = [(self.kept + self.gathered) * (share - narrow)] if cast else []
+        moved.append((self.kept + 1) * narrow)
         if self.stack != "fsdp1":
-            moved.append(2 * (self.gathered * share + stored))
+            moved.append(2 * (self.gathered * (share - narrow) + narrow + stored))
         return _kernels(moved)
 
     def behind_gather(self, size: int) -> list[Memory]:

@@ -51,6 +51,7 @@ from parsim.parallel.copies import GATHERS, REDUCTIONS, ShardedCopies
 from parsim.parallel.groups import REPLICA, SHARD, stream_lane
 from parsim.parallel.hooks import START, Emitter, Unit, Weight
 from parsim.parallel.muon import NewtonSchulz, matrix_elements, orthogonalise_batches, tensors_of, workspace
+from parsim.parallel.narrow_weights import VALUE, narrow_elements, narrow_tensors
 from parsim.parallel.offload import gradients_out, place, wait_for_gradients
 from parsim.parallel.optimizer import State, split_bytes
 from parsim.parallel.replicated import LANE, Replicated
@@ -92,6 +93,8 @@ class FullyShardedDataParallel(Replicated):
     """unit -> its place in `_order`"""
     _splits: dict[str, tuple[int, int]] = field(init=False, default_factory=dict)
     """unit -> the result of `_split`"""
+    _narrow: dict[str, int] = field(init=False, default_factory=dict)
+    """unit -> elements that travel in fp8"""
     _counts: dict[str, int] = field(init=False, default_factory=dict)
     """unit -> elements with a gradient"""
     _done: list[int] = field(init=False, default_factory=list)
@@ -172,7 +175,13 @@ class FullyShardedDataParallel(Replicated):
 
     def _gathered_bytes(self, unit: Unit) -> int:
         plain, other = self._split(unit)
-        return plain * self._gathered_element + other
+        return plain * self._gathered_element + other - self._narrow_of(unit) * (self._gathered_element - 1)
+
+    def _narrow_of(self, unit: Unit) -> int:
+        """Elements that travel in fp8."""
+        if unit.name not in self._narrow:
+            self._narrow[unit.name] = narrow_elements(unit.weights, self.training.precision)
+        return self._narrow[unit.name]
 
     def _trained(self, unit: Unit) -> int:
         """Elements with a gradient."""
@@ -257,14 +266,17 @@ class FullyShardedDataParallel(Replicated):
             self._issued[unit.name] = self._fetch(unit, size, at, after)
             return
         name = f"{unit.name} weights"
-        plain, other = self._split(unit)
-        if self.size > 1 and (kernels := self._copies.before_gather(self._share(plain), self._share(other))):
+        if self.size > 1 and (kernels := self._before_gather(unit)):
             after = [at.beside(f"copy {name} in", kernels, stream=GATHERS, after=after)]
         into = self._arriving(unit, at) if self._fully_shard else self._whole(unit, at)
         gathered = at.collective("all_gather", self.groups[0], size, name, lane=LANE, after=after, allocates=[into])
         if self.size > 1 and self._copies.out_beside:
             gathered = at.beside(f"copy {name} out", self._copies.behind_gather(size), stream=GATHERS, after=[gathered])
         self._issued[unit.name] = gathered
+
+    def _before_gather(self, unit: Unit) -> list[Memory]:
+        plain, other = self._split(unit)
+        return self._copies.before_gather(self._share(plain), self._share(other), self._share(self._narrow_of(unit)))
 
     def _fetch(self, unit: Unit, size: int, at: Emitter, after: Sequence[int]) -> int:
         """Gather a unit whose own share is off the device: bring that first."""
@@ -460,5 +472,17 @@ class FullyShardedDataParallel(Replicated):
         trained = [unit for unit in self.units if self._trained(unit)]
         shares = [self._stepped(unit) for unit in trained]
         self._step(at, sum(shares), len(shares), max(shares, default=0))
+        self._find_scales(at)
         if self.training.backward and not self._offloaded:
             at.compute("", "optimizer", (), frees=[self._shard_gradient(u, at) for u in trained])
+
+    def _find_scales(self, at: Emitter) -> None:
+        """Behind the step: the largest values of weights that travel in fp8, on which the shard group agrees."""
+        precision = self.training.precision
+        narrow = [w for unit in self.units for w in unit.weights] if precision.gathers_narrow else []
+        if not (tensors := narrow_tensors(narrow, precision)) or not (self.training.step and self.training.backward):
+            return
+        stored = precision.master or precision.parameters
+        at.compute("", "optimizer", [Memory(float(stored * self._share(narrow_elements(narrow, precision))), launches=2)])
+        at.collective("all_reduce", self.groups[0], VALUE * tensors, "largest values of weights", lane=LANE)
+        at.wait_for_lane(LANE)

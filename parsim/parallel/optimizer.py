@@ -98,14 +98,15 @@ def flat_states(optimizer: Optimizer, precision: Precision, count: int, matrix: 
 
 
 def step_kernels(
-    optimizer: Optimizer, precision: Precision, count: int, state_bytes: int, tensors: int, *, masters_only: bool = False
+    optimizer: Optimizer, precision: Precision, count: int, state_bytes: int, tensors: int, *, masters_only: bool = False, narrow: int = 0
 ) -> list[Memory]:
     """Memory-bound kernels of one optimizer step over `count` elements in `tensors` tensors with `state_bytes` of state, in order.
 
     Gradients narrower than the master weights are widened; fp16 ones are divided by the loss scale and searched for infinities; their
     norm is taken and they are scaled by it; the optimizer steps (fused: gradient, master or weight, and moments read once, the latter two
     written back); the masters are copied to the weights that the layers read. With `masters_only` there are no other weights to
-    write and no gradients to widen: FSDP keeps both as wide as the masters, and casts what it gathers.
+    write and no gradients to widen: FSDP keeps both as wide as the masters, and casts what it gathers. `narrow` elements have weights in
+    fp8 alone.
     Megatron-LM: optimizer.py, prepare_grads (_copy_model_grads_to_main_grads, _unscale_main_grads_and_check_for_nan, with
     torch._amp_foreach_non_finite_check_and_unscale_), clip_grads.py (multi_tensor_l2norm and multi_tensor_scale) and
     _copy_main_params_to_model_params; DeepSpeed: stage_1_and_2.py and stage3.py, step (single_grad_partition, has_overflow,
@@ -115,7 +116,7 @@ def step_kernels(
         return []
     kernels = before_update(optimizer, precision, count, masters_only=masters_only)
     kernels.append(update(optimizer, precision, count, state_bytes, tensors))
-    return kernels + behind_update(precision, count, masters_only=masters_only)
+    return kernels + behind_update(precision, count, masters_only=masters_only, narrow=narrow)
 
 
 def before_update(optimizer: Optimizer, precision: Precision, count: int, *, masters_only: bool = False) -> list[Memory]:
@@ -145,11 +146,11 @@ def update(optimizer: Optimizer, precision: Precision, count: int, state_bytes: 
     return Memory(moved, 12.0 * count, launches)
 
 
-def behind_update(precision: Precision, count: int, *, masters_only: bool = False) -> list[Memory]:
-    """The masters of `count` elements are copied to the weights that layers read."""
+def behind_update(precision: Precision, count: int, *, masters_only: bool = False, narrow: int = 0) -> list[Memory]:
+    """The masters of `count` elements are copied to the weights that layers read, `narrow` of them in fp8."""
     if not precision.master or masters_only:
         return []
-    return [Memory(float((precision.master + precision.parameters) * count))]
+    return [Memory(float((precision.master + precision.parameters) * count - (precision.parameters - 1) * narrow))]
 
 
 def step_temporary(optimizer: Optimizer, precision: Precision, count: int, largest: int) -> int:

@@ -20,6 +20,7 @@ from parsim.parallel.muon import (
     update_kernels,
     workspace,
 )
+from parsim.parallel.narrow_weights import travels_narrow
 from parsim.parallel.offload import host_buffers, host_gradient, place, step_on_host
 from parsim.parallel.optimizer import (
     State,
@@ -106,7 +107,7 @@ class Replicated(Sharding):
 
     def _weight(self, weight: Weight, at: Emitter) -> str:
         category = "buffers" if weight.parameter.buffer else "parameters"
-        return at.tensor(weight.name, weight_bytes(weight, self.training), category)
+        return at.tensor(weight.name, weight.count if self._primary(weight) else weight_bytes(weight, self.training), category)
 
     def _casts(self, at: Emitter) -> list[str]:
         element = self.training.precision.weight_copies
@@ -116,7 +117,12 @@ class Replicated(Sharding):
         cast = self._trainable if half else tuple(w for w in self.weights if not w.parameter.buffer)
         kept = (*self.training.precision.keep, KEPT_LAYER)
         matrices = [w for w in cast if w.parameter.dimensions >= 2 and w.product and w.part not in kept]
-        return [at.tensor(f"{w.name}.cast", round(element * w.count), "parameters") for w in matrices]
+        copies = {w.name: round(element * w.count) - (w.count if self._primary(w) else 0) for w in matrices}
+        return [at.tensor(f"{name}.cast", size, "parameters") for name, size in copies.items() if size]
+
+    def _primary(self, weight: Weight) -> bool:
+        """Stored in fp8 alone; one of its copies is the weight."""
+        return self.data.strategy == "zero1" and travels_narrow(weight, self.training.precision)
 
     def _placeholders(self, at: Emitter) -> list[str]:
         """Transformer Engine adds weight gradients to the fp32 buffer inside the GEMM and gives autograd an empty tensor instead.
@@ -308,7 +314,8 @@ class Replicated(Sharding):
             self._step_matrices(at, count, name)
             at.compute("", "optimizer", (), frees=[*name, *wide])
         else:
-            kernels = step_kernels(optimizer, precision, count, state_bytes, tensors, masters_only=self.masters_only)
+            primary = -(-sum(w.count for w in self._trainable if self._primary(w)) // self.size)
+            kernels = step_kernels(optimizer, precision, count, state_bytes, tensors, masters_only=self.masters_only, narrow=primary)
             at.compute("optimizer", "optimizer", kernels, allocates=name, frees=[*name, *wide])
         if self.training.iteration == "first":
             at.compute("optimizer", "optimizer", (), frees=self._states(at))

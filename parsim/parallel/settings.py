@@ -46,6 +46,8 @@ class Precision:
     """first and last layers that stay bf16 altogether"""
     quantisation: Quantisation | None = None
     """how narrow products get their operands; None: they are there"""
+    gathers_narrow: bool = False
+    """sharded strategies gather the weights of fp8 products in fp8 (`parsim.parallel.narrow_weights`)"""
 
     @property
     def narrow(self) -> bool:

@@ -28,6 +28,7 @@ from parsim.parallel.buckets import DEEPSPEED_BUCKET, Bucket, BucketArrivals, el
 from parsim.parallel.copies import REDUCTIONS, bucket_copies
 from parsim.parallel.groups import REPLICA
 from parsim.parallel.hooks import Emitter, Unit, Weight
+from parsim.parallel.narrow_weights import VALUE, narrow_elements, narrow_tensors
 from parsim.parallel.offload import gradients_out, wait_for_gradients
 from parsim.parallel.optimizer import State
 from parsim.parallel.replicated import LANE, Replicated, gradient_names
@@ -227,11 +228,25 @@ class ZeroOptimizer(Replicated):
         """Step the own share, drop the gradients."""
         self._let_go = set()
         self._step(at, self.shard, 1, self.shard)
+        self._find_scales(at)
         if self.stage == 2 and self.training.backward:
             kept = bool(self.buckets) and not self._offloaded
             at.compute("", "optimizer", (), frees=[self._gradient_shard(at)] if kept else [])
         else:
             self._drop_gradients(at)
+
+    def _find_scales(self, at: Emitter) -> None:
+        """Megatron-LM: largest values of the own share of fp8 weights, on which all agree before the masters are cast."""
+        precision = self.training.precision
+        narrow = narrow_elements(self._trainable, precision)
+        if not narrow or precision.quantisation is None or not self._updates:
+            return
+        kernels = precision.quantisation.before_gather(-(-narrow // self.size), precision.master)
+        if kernels:
+            at.compute("", "optimizer", kernels)
+        values = VALUE * narrow_tensors(self._trainable, precision)
+        at.collective("all_reduce", self.group, values, "largest values of weights", lane=LANE)
+        at.wait_for_lane(LANE)
 
     def _widen(self, count: int, at: Emitter) -> list[str]:
         """DeepSpeed lets the gradients of other shares go, joins those of its own, widens what it has joined and lets them go too
@@ -262,5 +277,6 @@ class ZeroOptimizer(Replicated):
             at.wait_for_lane(LANE)
 
     def _gather(self, bucket: Bucket, at: Emitter, after: Sequence[int] | None = None) -> int:
-        size = bucket.count * self.training.precision.parameters
+        precision = self.training.precision
+        size = bucket.count * precision.parameters - narrow_elements(bucket.weights, precision) * (precision.parameters - 1)
         return at.collective("all_gather", self.group, size, f"weights {self._name(bucket)}", lane=LANE, after=after)

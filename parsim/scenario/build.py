@@ -18,7 +18,7 @@ from parsim.scenario.built import Built
 from parsim.scenario.cluster import background_traffic, collective_settings, machine_findings
 from parsim.scenario.effects import effects_of
 from parsim.scenario.finetune import adapter_warnings, finetune_recipe, sum_suffix
-from parsim.scenario.low_precision import kept_layer_findings, quantised
+from parsim.scenario.low_precision import gathered_narrow, kept_layer_findings, quantised
 from parsim.scenario.precision import PRESETS, resolve, sum_text
 from parsim.scenario.pricing import Pricing, pricing
 from parsim.scenario.recipe import (
@@ -341,7 +341,8 @@ class Builder:
         problems = precision_findings(precision, devices) or muon_findings(self.settings.training.optimizer, devices)
         strategy = self.settings.parallel.data.strategy
         precision, refused = quantised(precision, wanted, profile, devices, strategy, self.assumptions)
-        if problems := problems or refused:
+        precision, ungathered = gathered_narrow(precision, wanted, self.settings, profile, self.assumptions)
+        if problems := problems or refused or ungathered:
             self._fail(PlanError, problems)
         return precision
 

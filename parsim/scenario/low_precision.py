@@ -12,11 +12,14 @@ from parsim.model.low_precision import RECIPES, TORCHAO, Quantisation
 from parsim.model.model import Model
 from parsim.parallel.settings import KEPT, Precision
 from parsim.scenario.precision import Wanted
+from parsim.scenario.schema import ScenarioSchema
 from parsim.scenario.software import Assumption, Profile
 
 HOPPER, BLACKWELL, RTX_BLACKWELL = 9.0, 10.0, 12.0
 """compute capabilities"""
 _PATH = "training.precision.recipe"
+_STORE_NARROW = ("megatron-core", "nemo")
+"""profiles whose distributed optimizer steps weights that are stored in fp8"""
 RESHARDED = ("fsdp", "hsdp", "zero3")
 """strategies under which a pass casts the weights that it has gathered (Transformer Engine caches none under FSDP2)"""
 
@@ -57,6 +60,45 @@ def _kept_findings(quantisation: Quantisation, precision: Precision) -> list[Fin
         return []
     text = f"no library multiplies {' and '.join(narrow)} in {quantisation.products}"
     return [Finding(text, "training.precision.keep", list(precision.keep), "leave keep out, or use recipe: mxfp8")]
+
+
+def gathered_narrow(
+    precision: Precision, wanted: Wanted, settings: ScenarioSchema, profile: Profile, assumptions: list[Assumption]
+) -> tuple[Precision, list[Finding]]:
+    """`precision` with its weights in fp8 on the wire, if that is wanted; and why it cannot be."""
+    if wanted.gather != "fp8":
+        return precision, []
+    path, casts = "training.precision.gather", precision.quantisation
+    if casts is None:
+        text = f"{precision.name} has no fp8 products, whose weights could be gathered in fp8"
+        return precision, [Finding(text, path, "fp8", "leave gather out, or use preset: fp8")]
+    if text := _gather_refusal(casts, settings, profile):
+        return precision, [Finding(text, path, "fp8", "use gather: bf16")]
+    if casts.library == TORCHAO:
+        value = "one all-reduce of all weights' largest values a step (precompute_float8_dynamic_scale_for_fsdp)"
+        assumptions.append(Assumption("fp8_gather_scales", value, "torchtitan calls it behind the optimizer's step", "default"))
+    return replace(precision, gathers_narrow=True, quantisation=replace(casts, arrives=True)), []
+
+
+def _gather_refusal(casts: Quantisation, settings: ScenarioSchema, profile: Profile) -> str:
+    """Why no stack gathers weights in fp8 so; empty if one does.
+
+    torchao converts tensorwise scales alone, for FSDP2 (``float8/README.md``); Megatron-LM its distributed optimizer's weights
+    (``--fp8-param-gather``; with mxfp8 they share the gradient buffer, with nvfp4 they have an option of their own).
+    """
+    data = settings.parallel.data
+    if casts.library == TORCHAO:
+        version = profile.fsdp_version if data.fsdp_version == "auto" else data.fsdp_version
+        if data.strategy not in ("fsdp", "hsdp") or version == 1:
+            return "torchao casts weights before a gather for fsdp and hsdp of fsdp_version 2 alone"
+        return "" if casts.recipe == "tensorwise" else f"torchao gathers weights in fp8 with tensorwise scales only, not {casts.recipe}"
+    if data.strategy != "zero1" or profile.name not in _STORE_NARROW:
+        return f"not supported yet: weights stored in fp8 alone but for zero1 of {' and '.join(_STORE_NARROW)}"
+    if casts.recipe not in ("delayed", "current", "blockwise"):
+        return f"not supported yet: weights stored in {casts.recipe} alone"
+    if settings.training.optimizer.name == "muon" or settings.training.offload.optimizer != "none":
+        return "not supported yet: weights stored in fp8 alone that muon or the host steps"
+    return ""
 
 
 def kept_layer_findings(precision: Precision, model: Model) -> list[Finding]:

@@ -27,7 +27,9 @@ WIDTHS = {
 }
 """bytes that a value of each kind may have; 0 is none"""
 MATMULS = ("fp32", "tf32", "fp16", "bf16", "fp8")
-_KEYS = ("preset", *WIDTHS, "matmul", "keep", "keep_layers", "recipe")
+GATHERS = ("auto", "bf16", "fp8")
+"""types of parameters on the wire of sharded strategies"""
+_KEYS = ("preset", *WIDTHS, "matmul", "keep", "keep_layers", "recipe", "gather")
 MOST_LAYERS = 10_000
 SHORT = {
     "mxfp8": {"preset": "fp8", "recipe": "mxfp8"},
@@ -73,10 +75,6 @@ _HINTS = {
 }
 
 
-_LATER = {
-    "gather": "parameters gathered in fp8 (torchao's enable_fsdp_float8_all_gather); gathers are bf16. Leave gather out",
-}
-"""keys that no version knows so far"""
 _RECIPE_HINTS = {
     "fp4": "write nvfp4",
     "int8": "not supported yet: products in int8; rowwise has the same passes in fp8",
@@ -105,6 +103,11 @@ class Wanted:
         """The fp8 recipe; auto where nobody says."""
         return str(dict(self.changes).get("recipe", "auto"))
 
+    @property
+    def gather(self) -> str:
+        """Type of parameters on the wire of sharded strategies; auto where nobody says."""
+        return str(dict(self.changes).get("gather", "auto"))
+
 
 class PrecisionKind(Kind):
     """A preset name, auto, or a mapping of dtypes (``{gradients: fp32}``) on top of ``preset``."""
@@ -119,8 +122,6 @@ class PrecisionKind(Kind):
         if not isinstance(value, dict):
             raise ValueError(f"{shown(value)} is not a precision; write one of {', '.join(PRESETS)}, or a mapping")
         for key in value:
-            if key in _LATER:
-                raise ValueError(f"not supported yet: {_LATER[key]}")
             if key not in _KEYS:
                 hint = did_you_mean(str(key), _KEYS) or f"known: {', '.join(_KEYS)}"
                 raise ValueError(f"unknown key {key!r} in a precision; {hint}")
@@ -136,6 +137,7 @@ class PrecisionKind(Kind):
         layers = {"type": "integer", "minimum": 0, "maximum": MOST_LAYERS}
         properties["keep_layers"] = {"anyOf": [layers, {"type": "array", "items": layers, "minItems": 2, "maxItems": 2}]}
         properties["recipe"] = {"enum": ["auto", *RECIPES]}
+        properties["gather"] = {"enum": list(GATHERS)}
         mapping = {"type": "object", "properties": properties, "additionalProperties": False}
         return {"anyOf": [{"enum": ["auto", *PRESETS, *SHORT]}, mapping]}
 
@@ -174,6 +176,7 @@ def resolve(wanted: Wanted, default: str, kept: tuple[str, ...] = KEPT) -> Preci
     changes = dict(wanted.changes)
     stated = changes.pop("keep", kept)
     changes.pop("recipe", None)
+    changes.pop("gather", None)
     layers = changes.pop("keep_layers", (0, 0))
     precision = _changed(base, changes) if changes else base
     return replace(precision, keep=stated if precision.matmul == "fp8" else (), keep_layers=layers)
@@ -222,12 +225,16 @@ def _size(key: str, value: Any) -> Any:
             hint = _RECIPE_HINTS.get(str(value), "") or did_you_mean(str(value), tuple(RECIPES)) or f"write one of {', '.join(RECIPES)}"
             raise ValueError(f"recipe: {shown(value)} is no recipe of narrow products; {hint}")
         return value
+    if key == "gather":
+        if value not in GATHERS:
+            raise ValueError(f"gather: {shown(value)} is not one of {', '.join(GATHERS)}")
+        return value
     if key == "matmul":
         if value not in MATMULS:
             raise ValueError(f"matmul: {shown(value)} is not one of {', '.join(MATMULS)}")
         return value
     if key == "parameters" and value in ("fp8", "int8"):
-        raise ValueError(f"parameters: {value} is not supported yet: weights without a 16-bit copy (--fp8-param-gather); write bf16")
+        raise ValueError(f"parameters: {value} is not supported yet: write gather: fp8 (Megatron-LM's --fp8-param-gather)")
     allowed = WIDTHS[key]
     if isinstance(value, str) and value in _names(allowed):
         return BYTES.get(value, 0)

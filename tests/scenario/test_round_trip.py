@@ -119,6 +119,7 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
         "training.precision.fp8": ("training.precision=fp8",),
         "training.precision.fp4": ("training.precision=nvfp4", "cluster.topology=hgx-b200"),
         "training.precision.recipe": ("training.precision={preset: fp8, recipe: blockwise}",),
+        "training.precision.gather": ("training.precision={preset: fp8, recipe: blockwise, gather: fp8}",),
         "training.precision.keep_layers": ("training.precision={preset: fp8, recipe: blockwise, keep_layers: 1}",),
         "training.precision.keep_layers.first": ("training.precision={preset: fp8, recipe: blockwise, keep_layers: [2, 1]}",),
         "training.precision.keep_layers.last": ("training.precision={preset: fp8, recipe: blockwise, keep_layers: [0, 1]}",),

@@ -82,6 +82,7 @@ def _read_precision(draft: ImportDraft, source: Source) -> None:
         _read_kept(draft, source, changes, used)
         _read_recipe(draft, source, changes, used, fp4=narrow is fp4)
         _read_kept_layers(draft, source, changes, used)
+        _read_gather(draft, source, changes, used)
     elif draft.flag(bf16):
         preset, used = "bf16" if halving else "bf16-fp32grad", [bf16, *halving]
     elif draft.flag(fp16):
@@ -95,7 +96,7 @@ def _read_precision(draft: ImportDraft, source: Source) -> None:
     for key in (bf16, fp16, low, high, main):
         if key is not None and not draft.settled(key):
             draft.harmless(key, "switched off" if key in (bf16, fp16) else "the gradients have that type anyway")
-    for name in (*(f"keep.{part}" for part in FP8_PARTS), "keep_layers", "keep_layers.first", "keep_layers.last"):
+    for name in (*(f"keep.{part}" for part in FP8_PARTS), "keep_layers", "keep_layers.first", "keep_layers.last", "gather"):
         key = source.of(f"training.precision.{name}")
         if key is not None and not draft.settled(key):
             draft.harmless(key, "it counts with --fp8-format only" if preset != "fp8" else "switched off")
@@ -118,6 +119,21 @@ def _read_recipe(draft: ImportDraft, source: Source, changes: dict[str, Any], us
         return
     changes["recipe"] = recipe
     used.append(key)
+
+
+def _read_gather(draft: ImportDraft, source: Source, changes: dict[str, Any], used: list[Key | None]) -> None:
+    """Weights that are stored and gathered in fp8 alone."""
+    key, sharded = source.of("training.precision.gather"), source.of("parallel.data.strategy.zero1")
+    if not draft.flag(key):
+        return
+    recipe, optimizer = changes.get("recipe", "delayed"), source.of("training.optimizer.name")
+    if recipe not in ("delayed", "current", "blockwise") or (optimizer is not None and "muon" in optimizer.text):
+        draft.unmodelled(key, f"parsim stores no weights in fp8 alone with {recipe}, nor under Muon")
+    elif sharded is None or not draft.flag(sharded):
+        draft.unmodelled(key, "parsim stores weights in fp8 alone under --use-distributed-optimizer")
+    else:
+        changes["gather"] = "fp8"
+        used.append(key)
 
 
 def _read_kept_layers(draft: ImportDraft, source: Source, changes: dict[str, Any], used: list[Key | None]) -> None:
@@ -302,7 +318,8 @@ def _precision(draft: ExportDraft) -> list[str]:
         name = "nvfp4"
     if name in PRECISIONS:
         rows = [*PRECISIONS[name], *(f"keep.{part}" for part in in_fp8)]
-        said = [*(draft.written(f"{path}.{row}") for row in rows), *_recipe(draft), *_kept_layers(draft), *states]
+        gather = [draft.written(f"{path}.gather")] if wanted.gathers_narrow else []
+        said = [*(draft.written(f"{path}.{row}") for row in rows), *_recipe(draft), *gather, *_kept_layers(draft), *states]
         draft.says(path, " ".join(said) or "the default, fp32")
         return said
     if name.startswith("amp"):

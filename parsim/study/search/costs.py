@@ -368,4 +368,6 @@ def _sharded(parts: Sequence[FullyShardedDataParallel], price: Callable[[str, st
 
 
 def _gathered_element(sharding: FullyShardedDataParallel) -> int:
-    return sharding.training.precision.gathered
+    """Bytes of a gathered weight, at least."""
+    precision = sharding.training.precision
+    return 1 if precision.gathers_narrow else precision.gathered
