@@ -15,6 +15,7 @@ nvfp4          Transformer Engine   8 bit, of 1 x 16, and one (largest value: 2 
 tensorwise     torchao              one, from the largest value (2 read)                        2 read, 1 written a direction
 deepseek-v3    DeepSeek             fp32, of 1 x 128 (weights: 128 x 128)                       2 read, 1 + 4/128 written, twice for x
 rowwise        torchao              fp32, of a row or a column of the operand                   2 read, 1 written; columns 2 read more
+int8           torchao              the same, in int8                                           the same
 =============  ===================  ==========================================================  =======================================
 
 Transformer Engine (``pytorch/module/linear.py``, ``layernorm_linear.py``, ``csrc/quantizer.cpp``, ``csrc/extensions/normalization.cpp``)
@@ -32,7 +33,8 @@ activation writes fp8 is an assumption: the program is not public.
 
 torchao (``float8/float8_linear.py``: matmul_with_hp_or_float8_args) keeps x and W in bf16 and casts them again in backward; every pass
 casts weights. Its casts are torch.compile's kernels (assumption: a cast and the copy into the layout that ``torch._scaled_mm`` wants are
-one kernel; a largest value over a row joins it, one over a column or a tensor is a pass before).
+one kernel; a largest value over a row joins it, one over a column or a tensor is a pass before). Its int8 products (torchao/prototype/
+quantized_training/int8_mixed_precision.py: output, grad_input and grad_weight, all three by default) have the casts of rowwise.
 """
 
 from __future__ import annotations
@@ -51,11 +53,12 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "deepseek-v3": (DEEPSEEK,),
     "rowwise": (TORCHAO,),
     "tensorwise": (TORCHAO,),
+    "int8": (TORCHAO,),
 }
 """recipe -> libraries that have it"""
-PRODUCTS = {"nvfp4": "fp4"}
+PRODUCTS = {"nvfp4": "fp4", "int8": "int8"}
 """recipe -> type of its products; fp8 of all others"""
-NARROW = {"fp8": 1.0, "fp4": 0.5}
+NARROW = {"fp8": 1.0, "fp4": 0.5, "int8": 1.0}
 """types of products that need a recipe: bytes of an operand's element"""
 _PER_TENSOR = ("delayed", "current")
 _SCALES = {"blockwise": 4 / 128, "deepseek-v3": 4 / 128, "mxfp8": 1 / 32, "nvfp4": 1 / 16}
@@ -248,6 +251,6 @@ class Quantisation:
 
     def _pass(self, count: int, *, columns: bool = False, again: bool = False) -> tuple[Kernel, ...]:
         """torchao: one cast. `columns`: scales run across the rows of memory; `again`: a tensor's scale is known from forward."""
-        before = not again if self.recipe == "tensorwise" else columns and self.recipe == "rowwise"
+        before = not again if self.recipe == "tensorwise" else columns and self.recipe in ("rowwise", "int8")
         largest = (Memory(2.0 * count),) if before else ()
         return (*largest, Memory(count * (2 + self._element)))

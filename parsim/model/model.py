@@ -44,7 +44,7 @@ class Workload:
     element: int = 2
     """bytes per activation element (e)"""
     dtype: str = "bf16"
-    """matmul type: fp32 | tf32 | fp16 | bf16 | fp8 | fp4"""
+    """matmul type: fp32 | tf32 | fp16 | bf16 | fp8 | fp4 | int8"""
     kept: tuple[str, ...] = ()
     """parts whose products stay bf16 where `dtype` is narrower: embedding and head (blocks), router, attention (scores and values)"""
     quantisation: Quantisation | None = None

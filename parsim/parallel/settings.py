@@ -37,7 +37,7 @@ class Precision:
     """bytes of one optimizer-state element (fp32 4; pure-bf16 2)"""
     activations: int = 2
     matmul: str = "bf16"
-    """dtype of the matmuls: fp32 | tf32 | fp16 | bf16 | fp8 | fp4"""
+    """dtype of the matmuls: fp32 | tf32 | fp16 | bf16 | fp8 | fp4 | int8"""
     reduce: int = 2
     """bytes per element of the gradient reduction on the wire"""
     keep: tuple[str, ...] = ()

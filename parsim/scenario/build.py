@@ -338,7 +338,8 @@ class Builder:
         precision = resolve(wanted, default, profile.kept)
         if precision.narrow and wanted.keep is None:
             self.assumptions.append(profile.assumption("fp8_keep", ", ".join(precision.keep), "fp8.keep"))
-        problems = precision_findings(precision, devices) or muon_findings(self.settings.training.optimizer, devices)
+        multiplied = replace(precision, matmul="int8") if precision.narrow and wanted.recipe == "int8" else precision
+        problems = precision_findings(multiplied, devices) or muon_findings(self.settings.training.optimizer, devices)
         strategy = self.settings.parallel.data.strategy
         precision, refused = quantised(precision, wanted, profile, devices, strategy, self.assumptions)
         precision, ungathered = gathered_narrow(precision, wanted, self.settings, profile, self.assumptions)

@@ -34,6 +34,7 @@ MOST_LAYERS = 10_000
 SHORT = {
     "mxfp8": {"preset": "fp8", "recipe": "mxfp8"},
     "nvfp4": {"preset": "fp8", "recipe": "nvfp4"},
+    "int8": {"preset": "fp8", "recipe": "int8"},
     "deepseek-v3": {"preset": "fp8", "recipe": "deepseek-v3", "optimizer": "bf16"},
 }
 """words for a preset with a recipe; DeepSeek-V3's moments are bf16, its masters and gradients fp32 (2412.19437, section 3.3.3)"""
@@ -77,7 +78,6 @@ _HINTS = {
 
 _RECIPE_HINTS = {
     "fp4": "write nvfp4",
-    "int8": "not supported yet: products in int8; rowwise has the same passes in fp8",
     "mxfp4": "not supported yet: no library trains in it; write nvfp4 or mxfp8",
     "dynamic": "write current (Transformer Engine) or tensorwise (torchao)",
     "float8": "write tensorwise",

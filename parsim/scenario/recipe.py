@@ -42,6 +42,7 @@ _GENERATION = {
     "bf16": "bf16 matrix products need Ampere or later",
     "tf32": "tf32 matrix products need Ampere or later",
     "fp8": "fp8 matrix products need Hopper or Ada or later",
+    "int8": "its file states no int8 peak",
 }
 LARGEST_HEAD = 256
 """FlashAttention supports head sizes up to 256 (Dao-AILab/flash-attention)"""

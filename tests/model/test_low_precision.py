@@ -265,7 +265,8 @@ def test_the_recipe_is_an_assumption_unless_it_is_written() -> None:
             "no library multiplies head in fp4",
         ),
         ((RECIPE("deepseek-v3"), "cluster.topology=8x-rtx-4090-pcie"), "deepseek-v3 products need Hopper"),
-        ((RECIPE("int8"),), "not supported yet: products in int8"),
+        ((RECIPE("int8"), "cluster.topology=hgx-b200"), "has no int8: its file states no int8 peak"),
+        (("training.precision={preset: bf16, recipe: int8}",), "bf16 has no fp8 products"),
         (("training.precision={preset: fp8, parameters: fp8}",), "write gather: fp8"),
         ((RECIPE("mxfp4"),), "not supported yet: no library trains in it"),
         ((RECIPE("delay"),), "no recipe of narrow products"),
@@ -316,3 +317,22 @@ def test_fp32_shards_are_gathered_in_bf16() -> None:
         rows = simulate(load(sharded, f"training.precision={name}")).collectives
         sizes[name] = sum(row.bytes * row.count for row in rows if row.kind == "all_gather")
     assert len(set(sizes.values())) == 1
+
+
+def test_int8_products_have_the_casts_of_rowwise_ones() -> None:
+    """torchao, prototype/quantized_training/int8_mixed_precision.py: all three products; inputs and weights are kept in bf16."""
+    int8, rowwise = (Quantisation(recipe, TORCHAO, tn_only=False, caches_weights=False) for recipe in ("int8", "rowwise"))
+    assert (int8.products, rowwise.products) == ("int8", "fp8")
+    for backward in (False, True):
+        assert int8.weight_in_pass(96, backward=backward) == rowwise.weight_in_pass(96, backward=backward)
+    assert int8.before_weight(64, 96, input_gathered=False, gradient_gathered=False) == rowwise.before_weight(
+        64, 96, input_gathered=False, gradient_gathered=False
+    )
+    assert (int8.saved, int8.weight_copies, int8.sent()) == (0.0, 0.0, 0.0)
+
+
+def test_int8_runs_on_devices_without_fp8() -> None:
+    """An A100 multiplies 624 TOP/s in int8, twice its 16-bit peak; MFU is of that."""
+    built = build(load(SCENARIO, "training.precision=int8", "cluster.topology=dgx-a100-80gb"))
+    assert (built.training.precision.matmul, built.training.precision.activations) == ("int8", 2)
+    assert built.cluster.device(built.gpus[0]).peak["int8"] == 624e12
