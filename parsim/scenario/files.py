@@ -123,6 +123,9 @@ def find(kind: str, name: str, relative_to: str | Path | None = None) -> Path:
             raise ScenarioError(Finding(f"{name!r} is a directory, expected a file", value=name, suggestion="name a file in it"))
         raise ScenarioError(Finding(f"no such file {name!r}{beside}", value=name, suggestion=_did_you_mean(name, [*shipped, *known])))
     suggestion = _did_you_mean(name, [*shipped, *known]) or _offer(names(kind))
+    if kind == "devices" and name.casefold().startswith(("tpu", "google tpu")):
+        message = f"{name!r}: TPUs are not supported yet: no times of their kernels are published, and XLA's collectives are not NCCL's"
+        raise ScenarioError(Finding(message, value=name, suggestion="use a GPU (parsim list devices)"))
     raise ScenarioError(Finding(f"unknown {_NOUN[kind]} {name!r}", value=name, suggestion=suggestion))
 
 

@@ -178,3 +178,9 @@ def test_command_line_values() -> None:
     assert [files.parse_value(text) for text in values] == [8, 1e9, "80 GiB", [1, 2], {"a": "x2"}, "none", None, True]
     with pytest.raises(ScenarioError):
         files.parse_value("[1, 2")
+
+
+@pytest.mark.parametrize("name", ["tpu-v4", "TPU-v5e"])
+def test_tpus_are_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(ScenarioError, match="no times of their kernels are published"):
+        files.find("devices", name)
