@@ -76,6 +76,11 @@ _HINTS = {
 }
 
 
+_STORED = {
+    "fp8": "weights stay 16 bits or more but for gather: fp8 (Megatron-LM's --fp8-param-gather)",
+    "int8": "no recipe trains weights and gradients of 8 bits; precision: int8 multiplies in int8, adam-8bit keeps its states in 8 bits",
+}
+"""types of weights that are refused, and what there is"""
 _RECIPE_HINTS = {
     "fp4": "write nvfp4",
     "mxfp4": "not supported yet: no library trains in it; write nvfp4 or mxfp8",
@@ -233,8 +238,8 @@ def _size(key: str, value: Any) -> Any:
         if value not in MATMULS:
             raise ValueError(f"matmul: {shown(value)} is not one of {', '.join(MATMULS)}")
         return value
-    if key == "parameters" and value in ("fp8", "int8"):
-        raise ValueError(f"parameters: {value} is not supported yet: write gather: fp8 (Megatron-LM's --fp8-param-gather)")
+    if key == "parameters" and value in _STORED:
+        raise ValueError(f"parameters: {value} is not supported yet: {_STORED[value]}")
     allowed = WIDTHS[key]
     if isinstance(value, str) and value in _names(allowed):
         return BYTES.get(value, 0)
