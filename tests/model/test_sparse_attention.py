@@ -19,6 +19,8 @@ from parsim.model.flops import flop_per_token, forward_flop
 from parsim.model.model import Model, Operator, Workload, parameter_count, trainable_parameter_count
 from parsim.model.sparse_attention import chosen_pairs
 from parsim.scenario import files
+from parsim.scenario.build import build
+from parsim.study.search.bounds import Bounder
 
 INDEXER = 1536 * 64 * 128 + 7168 * 128 + 2 * 128 + 7168 * 64
 """parameters of one layer's"""
@@ -126,7 +128,10 @@ JOB = {
 
 
 def test_a_step_and_what_is_refused() -> None:
-    assert simulate(load(JOB)).step_time > 0
+    folded, whole = (simulate(load(JOB), unfolded=unfolded) for unfolded in (False, True))
+    assert folded.step_time == pytest.approx(whole.step_time, rel=1e-9)
+    bounder, built = Bounder(), build(load(JOB))
+    assert bounder.tight(built) <= bounder.chained(built) <= folded.step_time * (1 + 1e-9)
     for override, message in (
         ({"tensor": {"size": 2, "sequence_parallel": True}, "data": {"size": 4, "strategy": "zero1"}}, "over tensor ranks"),
         ({"context": {"size": 2}, "data": {"size": 4, "strategy": "zero1"}}, "over context ranks"),

@@ -13,6 +13,7 @@ from parsim.kernel import Memory
 from parsim.model.low_precision import TORCHAO, TRANSFORMER_ENGINE, Quantisation
 from parsim.report.report import Report
 from parsim.scenario.build import build
+from parsim.study.search.bounds import Bounder
 
 LAYER = 2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 512
 """elements of the matrices of a layer"""
@@ -75,6 +76,14 @@ def test_kernels_of_a_pass() -> None:
     engine = {tn: Quantisation("current", TRANSFORMER_ENGINE, tn, caches_weights=True, arrives=True) for tn in (False, True)}
     assert [one.behind_gather(100) for one in engine.values()] == [(), (Memory(200.0),)]
     assert engine[True].before_gather(100, 4) == (Memory(400.0, launches=2),)
+
+
+@pytest.mark.parametrize("of", [("torchtitan", "tensorwise", "fsdp"), ("megatron-core", "current", "zero1")])
+def test_folded_is_unfolded_and_bounds_hold(of: tuple[str, str, str]) -> None:
+    folded, whole = (simulate(load(job(*of)), unfolded=unfolded) for unfolded in (False, True))
+    assert folded.step_time == pytest.approx(whole.step_time, rel=1e-9)
+    bounder, built = Bounder(), build(load(job(*of)))
+    assert bounder.tight(built) <= bounder.chained(built) <= folded.step_time * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(
