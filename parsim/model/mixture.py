@@ -207,9 +207,11 @@ class GroupedLinear(Layer):
             weight += (Memory(copies * n * at.element),) if self.bias and not (casts.fused_bias or split_again) else ()
         if self.split == "column" and not at.library:
             saves += (Save(f"{self.name}.offsets", 4 * local),)
+        forward = Gemm(m, n, k, local, at.dtype, operand, grouped=True, launches=each)
+        backward = Gemm(m, k, n, local, at.dtype, operand, layout=casts.layouts[0], grouped=True, launches=each)
         return Work(
-            (*before, *casts.forward, Gemm(m, n, k, local, at.dtype, operand, grouped=True, launches=each), *added, *behind),
-            (*behind, *split_again, *casts.input, Gemm(m, k, n, local, at.dtype, operand, layout=casts.layouts[0], grouped=True, launches=each), *before),
+            (*before, *casts.forward, forward, *added, *behind),
+            (*behind, *split_again, *casts.input, backward, *before),
             weight,
             copies * n * at.element,
             (copies * k * at.element,),

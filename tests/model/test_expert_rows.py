@@ -66,7 +66,10 @@ def test_transformer_engine_copies_into_rows_and_out_of_them(split: str, width: 
     ("dispatcher", "forward", "backward", "launches"), [("alltoall", 12, 16, (17, 33)), ("hybridep", 28, 40, (18, 42))]
 )
 def test_megatron_adds_the_weighted_bias_expert_by_expert(dispatcher: str, forward: int, backward: int, launches: tuple[int, int]) -> None:
-    """bf16: b p (2), t + b p (6), cat (4); .. cat (4), g p and its sum (6), g b and its sum (6). Weights in fp32: 4, 10, 8, 6; 6, 6, 4, 12, 12."""
+    """bf16: b p (2), t + b p (6), cat (4); .. cat (4), g p and its sum (6), g b and its sum (6).
+
+    Weights in fp32: 4, 10, 8, cast (6); casts (6, 6), 4, 12, 12.
+    """
     at = Workload(1, T, fused=True, expert_tensor=1, dispatcher=dispatcher)
     work = GroupedLinear("down", ("x",), "y", K, N, EXPERTS, TOP, "row", bias=True).work(at)
     assert [kernel for kernel in work.forward if isinstance(kernel, Memory)] == [Memory(forward * COPIES * N, launches=launches[0])]
