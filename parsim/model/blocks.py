@@ -37,14 +37,14 @@ def build_transformer(config: TransformerConfig, *, name: str, tensor: int = 1, 
     kinds = [config.kind(i) for i in range(config.layers)]
     made = {kind: _layer(config, kind) for kind in dict.fromkeys(kinds)}
     active = {kind: _active_share(config, block) for kind, block in made.items() if kind.mixture}
-    predicts = [_prediction(config, padded)] * config.mtp
+    predicts = [_prediction(config, padded, number) for number in range(config.mtp)]
     shares = {1 + i: active[kind] for i, kind in enumerate(kinds) if kind in active}
     if config.mtp and kinds[-1].mixture:
-        shares[1 + config.layers] = _active_share(config, predicts[0])
+        shares |= {1 + config.layers + number: _active_share(config, block) for number, block in enumerate(predicts)}
     return Model(
         name=name,
         blocks=(_embedding(config, padded), *(made[kind] for kind in kinds), *predicts, head_block(config, padded, loss)),
-        block_names=("embedding", *(f"layer {i}" for i in range(config.layers)), *("mtp" for _ in predicts), "head"),
+        block_names=("embedding", *(f"layer {i}" for i in range(config.layers)), *_prediction_names(config), "head"),
         hidden=config.hidden,
         layers=config.layers,
         heads=config.heads,
@@ -134,12 +134,16 @@ def _embedding(config: TransformerConfig, vocabulary: int) -> Block:
     return row.block("embedding")
 
 
-def _prediction(config: TransformerConfig, vocabulary: int) -> Block:
-    """The module that predicts the token after the next; its layer is of the last one's kind."""
+def _prediction_names(config: TransformerConfig) -> tuple[str, ...]:
+    return ("mtp", *(f"mtp {number}" for number in range(2, 1 + config.mtp)))[: config.mtp]
+
+
+def _prediction(config: TransformerConfig, vocabulary: int, number: int) -> Block:
+    """Module `number`, the first of which predicts the token after the next; its layer is of the last one's kind."""
     row = Row()
-    hidden = begin_prediction(config, vocabulary, row)
+    hidden = begin_prediction(config, vocabulary, row, number)
     _add_layer(config, config.kind(config.layers - 1), row)
-    end_prediction(config, hidden, row)
+    end_prediction(config, hidden, row, number)
     return row.block("mtp")
 
 

@@ -80,9 +80,10 @@ class RowsOf(Layer):
 
 
 def _predictions(config: TransformerConfig, vocabulary: int, row: Row, kind: Kind) -> Block:
-    """One head for the hidden states of the model and of the module that predicts one token more, which stand below each other."""
+    """One head for the hidden states of the model and of the modules that predict one token more each, which stand below each other."""
     losses = []
-    for number, after in enumerate(("", "_after_next")):
+    further = ("_after_next", *(f"_after_next_{number}" for number in range(2, 1 + config.mtp)))
+    for number, after in enumerate(("", *further)):
         tied = "head.lm_head.weight" if number else ""
         row.add(RowsOf(f"states{after}", ("input",), f"states{after}", config.hidden, 1 + config.mtp))
         bias = config.head_bias and not number

@@ -19,7 +19,8 @@ class Linear(Layer):
     workload's `loss_chunks` parts exists at a time (`parsim.model.linear`). `per_sample`: works on one row per
     sample (pooler, classifier). `tied`: full name of the parameter the weight is tied to. An fp8 product keeps a
     one-byte copy of its input instead of the input (Transformer Engine), or the input (torchao); see `parsim.model.low_precision`.
-    `after_norm`: a norm makes its input, and makes it for this product alone.
+    `after_norm`: a norm makes its input, and makes it for this product alone. `apart`: its tokens are gathered and scattered by calls of
+    their own, behind which it keeps what was gathered.
     """
 
     in_features: int
@@ -33,6 +34,7 @@ class Linear(Layer):
     per_sample: bool = False
     trainable: bool = True
     after_norm: bool = False
+    apart: bool = False
 
     def parameters(self) -> tuple[Parameter, ...]:
         """Weights [out, in] and biases [out]."""
@@ -62,7 +64,7 @@ class Linear(Layer):
         bias = shard(bias, at) if sharded else bias
         if self.split == "vocab" and chunked(at):
             return head_work(self.name, at, n, k, bias, trainable=self.trainable)
-        operand = at.operand
+        operand, again = at.operand, at.gathers_again and not self.apart
         casts = product_casts(at, (rows_in * k, m * k), (rows_out * n, m * n), n * k, trains=self.trainable, after_norm=self.after_norm)
         sent = at.casts.sent() if at.casts is not None else 0.0
         weight: tuple[Kernel, ...] = ()
@@ -70,7 +72,7 @@ class Linear(Layer):
         if self.trainable:
             weight = (*casts.weight, Gemm(n, k, m, dtype=at.dtype, element=operand, weight_gradient=True, layout=casts.layouts[1]))
             saves = (saved_input(self.name, self.inputs[0], rows_in * k, at),)
-            if rows_in != m and not at.gathers_again:
+            if rows_in != m and not again:
                 saves = (Save(f"{self.name}.gathered", round(m * k * (sent or at.element)), "weight"),)
             if bias and not casts.fused_bias:
                 weight += (Memory(rows_out * bias * at.element),)
@@ -83,9 +85,9 @@ class Linear(Layer):
             output=-(-rows_out // (parts(at) if self.split == "vocab" else 1)) * n * at.element,
             input_gradients=(rows_in * k * at.element,),
             saves=saves,
-            forward_temporary=gathered * (at.gathers_again or not self.trainable) + scattered,
+            forward_temporary=gathered * (again or not self.trainable) + scattered,
             # the gathered input for the weight's gradient and the input's gradient before it is scattered
-            backward_temporary=gathered * (1 + at.gathers_again) + scattered,
+            backward_temporary=gathered * (1 + again) + scattered,
         )
 
 

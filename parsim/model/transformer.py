@@ -323,8 +323,6 @@ def _contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
     if config.attention_window and config.attention_chunk:
         wrong.append(("attention_chunk", "layers have a sliding window or chunks, not both", "leave one of them out"))
     wrong += _latent_contradictions(config)
-    if config.mtp > 1:
-        wrong.append(("mtp", f"not supported yet: {config.mtp} modules behind each other", "use 1"))
     if config.mtp and (config.task != "causal-lm" or config.tied_embeddings or config.embedding_width not in (0, config.hidden)):
         wrong.append(("mtp", "predicts further words with the embedding and head of a language model that are not tied", "leave it out"))
     if not 0.0 <= config.dropout < 1.0:

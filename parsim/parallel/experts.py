@@ -19,7 +19,7 @@ In forward and recomputation the host waits for the numbers of tokens before it 
 _maybe_dtoh_and_synchronize; allgather: tokens_per_expert.cpu(); DeepEP and HybridEP inside their dispatch), unless experts are padded.
 Backward knows them.
 
-Ranks that compute meanwhile wait: nothing overlaps the exchanges. With an imbalance the exchange takes as long as that of the busiest rank.
+Ranks that compute meanwhile wait: nothing overlaps the exchanges but a shared expert (`parsim.model.shared_overlap`). With an imbalance the exchange takes as long as that of the busiest rank.
 With a capacity an expert gets at most ceil(T k / E x factor) rows of a rank.
 """
 
@@ -34,12 +34,14 @@ from parsim.errors import Finding
 from parsim.model.exchange import token_bytes
 from parsim.model.mixture import Combine, Dispatch, GroupedLinear
 from parsim.model.model import Block, Model, Operator, Workload, dispatched
+from parsim.model.shared_overlap import Departure, exchanged
 from parsim.model.tape import Step
 from parsim.parallel.expert_load import ExpertLoad, Histogram, Rows, histogram_findings
 from parsim.parallel.fully_connected import fully_connected_findings, shared_layers
 from parsim.parallel.groups import EXPERT, EXPERT_MODEL, EXPERT_TENSOR, PIPELINE, REPLICATING, TENSOR, Mesh
 from parsim.parallel.hooks import COUNTS, LAUNCHES, Emitter, Sharding, SilentHooks, Unit, Weight
 from parsim.parallel.replicated import Replicated
+from parsim.parallel.shared_overlap_findings import shared_overlap_findings
 from parsim.parallel.settings import EXCHANGE_SMS, ExpertParallel, Parallelism, Training
 
 _SIZE, _TENSOR, _CAPACITY = "parallel.expert.size", "parallel.expert.tensor", "parallel.expert.capacity_factor"
@@ -59,6 +61,8 @@ class ExpertParallelHooks(SilentHooks):
     """of blocks whose load is their own"""
     answer: float = 0.0
     """what the host takes from the counts of tokens to what is done with them [s]; 0: it need not know them"""
+    beside: bool = False
+    """something runs beside the messages that are being written"""
 
     def inside(self, number: int, block: Block) -> None:
         """The load is that of this block."""
@@ -66,19 +70,38 @@ class ExpertParallelHooks(SilentHooks):
             self.workload = loaded(self.workload, rows)
 
     def runs(self, operator: Operator) -> bool:
-        """Whether tokens travel inside the operator."""
-        return isinstance(operator, Dispatch | Combine)
+        """Whether tokens travel inside the operator, or from it or to it."""
+        return exchanged(operator) is not None
 
     def run(self, step: Step, kind: str, at: Emitter, allocates: Sequence[str], frees: Sequence[str]) -> None:
-        """A forward, recompute or input step of dispatch or combine: towards the experts, or back from them."""
-        operator = step.operator
-        if not isinstance(operator, Dispatch | Combine):
-            message = f"{operator.name} exchanges no tokens"
+        """A forward, recompute or input step of dispatch or combine: towards the experts, or back from them.
+
+        Of their halves the first to run starts the messages, and the second waits for them.
+        """
+        operator = exchanged(step.operator)
+        if operator is None:
+            message = f"{step.operator.name} exchanges no tokens"
             raise TypeError(message)
+        if operator is step.operator:
+            leaves = isinstance(operator, Dispatch) == (step.phase != "input")
+            exchange = operator.exchange(self.workload)
+            place = len((exchange.leaving if leaves else exchange.returning).before)
+            at.compute("", kind, step.kernels[:place], allocates=allocates)
+            self._messages(operator, step, at)
+            at.compute("", kind, step.kernels[place:], frees=frees)
+        elif isinstance(step.operator, Departure) == (step.phase != "input"):
+            at.compute("", kind, step.kernels, allocates, frees)
+            self.beside = True
+            self._messages(operator, step, at)
+            self.beside = False
+        else:
+            at.wait(*self.pending)
+            self.pending.clear()
+            at.compute("", kind, step.kernels, allocates, frees)
+
+    def _messages(self, operator: Dispatch | Combine, step: Step, at: Emitter) -> None:
+        """All that a dispatch or combine sends in a step."""
         leaves = isinstance(operator, Dispatch) == (step.phase != "input")
-        exchange = operator.exchange(self.workload)
-        place = len((exchange.leaving if leaves else exchange.returning).before)
-        at.compute("", kind, step.kernels[:place], allocates=allocates)
         waits = self.answer > 0 and isinstance(operator, Dispatch) and leaves
         if waits and self.workload.dispatcher != "allgather":
             self._wait(at)
@@ -88,14 +111,20 @@ class ExpertParallelHooks(SilentHooks):
                 self._wait(at)
         elif self.workload.dispatcher in EXCHANGE_SMS:
             rows = round(self.workload.local_tokens * self._most)
-            at.collective("token_exchange", EXPERT_MODEL, rows * self._row(operator, leaves=leaves), operator.name, blocking=True)
+            self._send(at, "token_exchange", EXPERT_MODEL, rows * self._row(operator, leaves=leaves), operator.name)
         elif leaves:
             self._all_to_all(operator, at, leaves=True)
             self._over_width("all_gather", operator, at)
         else:
             self._over_width("reduce_scatter", operator, at)
             self._all_to_all(operator, at, leaves=False)
-        at.compute("", kind, step.kernels[place:], frees=frees)
+
+    def _send(self, at: Emitter, kind: str, axis: str, size: int, name: str) -> None:
+        """A message that the compute waits for at once, or later where something runs beside it; others may follow it."""
+        if self.beside:
+            self.pending.append(at.collective(kind, axis, size, name, after=self.pending[-1:] or None))
+        else:
+            at.collective(kind, axis, size, name, blocking=True)
 
     def _wait(self, at: Emitter) -> None:
         """Nothing is launched that was not launched before the counts were asked for: the device waits for the host from here on."""
@@ -116,16 +145,16 @@ class ExpertParallelHooks(SilentHooks):
         if self.workload.expert == 1:
             return
         copies = round(self.workload.local_tokens * operator.top_k * self._most)
-        at.collective("all_to_all", EXPERT, copies * self._row(operator, leaves=leaves), operator.name, blocking=True)
+        self._send(at, "all_to_all", EXPERT, copies * self._row(operator, leaves=leaves), operator.name)
         if isinstance(operator, Dispatch):
-            at.collective("all_to_all", EXPERT, _WEIGHT * copies, f"{operator.name} weights", blocking=True)
+            self._send(at, "all_to_all", EXPERT, _WEIGHT * copies, f"{operator.name} weights")
 
     def _over_width(self, collective: str, operator: Dispatch | Combine, at: Emitter) -> None:
         """The ranks that share the width of an expert all need its tokens, and have a part of each result."""
         if self.workload.expert_width > 1:
             leaves = collective == "all_gather"
             size = dispatched(self.workload, operator.top_k) * self._row(operator, leaves=leaves)
-            at.collective(collective, EXPERT_TENSOR, size, operator.name, blocking=True)
+            self._send(at, collective, EXPERT_TENSOR, size, operator.name)
 
     def _gather(self, operator: Dispatch | Combine, at: Emitter, *, leaves: bool, forward: bool) -> None:
         """All ranks that hold the experts together see all their tokens; dispatch gathers where they go and with which weights, too."""
@@ -165,6 +194,8 @@ def expert_findings(model: Model, training: Training, parallelism: Parallelism, 
     if expert.pad_to_capacity and expert.capacity_factor is None:
         text = "experts' rows are filled up to their capacity, of which nothing is said"
         return [Finding(text, "parallel.expert.pad_to_capacity", True, "write parallel.expert.capacity_factor, such as 1.25")]
+    if expert.shared_overlap and (findings := shared_overlap_findings(model, training, parallelism)):
+        return findings
     if not parallelism.exchanges_tokens and expert.imbalance == 1.0 and expert.capacity_factor is None:
         return []
     if shared := shared_layers(model):

@@ -14,8 +14,9 @@ from math import prod
 from parsim.errors import PlanError
 from parsim.kernel import Kernel
 from parsim.model.linear import Embedding
-from parsim.model.mixture import Dispatch, Router, routing
+from parsim.model.mixture import Router, routing
 from parsim.model.model import Block, Model, Parameter, Workload
+from parsim.model.shared_overlap import exchanged, overlap_shared_experts
 from parsim.parallel.chunk_strategy import SHARDED, sharding_of
 from parsim.parallel.context import ContextParallelHooks
 from parsim.parallel.expert_load import Rows, mixtures
@@ -105,7 +106,7 @@ class Plan:
     @cached_property
     def routing(self) -> Routing | None:
         """Where the tokens of a mixture layer go; None: they stay."""
-        layers = (operator for block in self.model.blocks for operator in block.operators if isinstance(operator, Dispatch))
+        layers = (layer for block in self.model.blocks for operator in block.operators if (layer := exchanged(operator)) is not None)
         return next((routing(layer, self.workload) for layer in layers if self.parallelism.exchanges_tokens), None)
 
     @property
@@ -194,13 +195,14 @@ class Plan:
         return [chunk for chunk in self.chunks if chunk.pipeline_rank == pipeline_rank]
 
     @cached_property
-    def _home(self) -> dict[str, int]:
-        """full parameter name -> pipeline rank that holds it"""
-        names = {}
+    def _homes(self) -> dict[str, tuple[int, ...]]:
+        """full parameter name -> pipeline ranks that hold it: one for every direction"""
+        names: dict[str, tuple[int, ...]] = {}
         for chunk in self.chunks:
             for block in chunk.blocks:
                 for parameter in self.model.blocks[block].parameters():
-                    names[f"{self.model.block_names[block]}.{parameter.name}"] = chunk.pipeline_rank
+                    name = f"{self.model.block_names[block]}.{parameter.name}"
+                    names[name] = (*names.get(name, ()), chunk.pipeline_rank)
         return names
 
     def weights(self, chunk: Chunk) -> tuple[Weight, ...]:
@@ -218,7 +220,7 @@ class Plan:
                 held = self.model.blocks[block]
                 rows = self._rows(held)
             for parameter, count, table, operator, part in rows:
-                if parameter.tied and self._home.get(parameter.tied) == chunk.pipeline_rank:
+                if parameter.tied and chunk.pipeline_rank in self._homes.get(parameter.tied, ()):
                     continue
                 name = f"{self.model.block_names[block]}.{parameter.name}"
                 held_here.append(Weight(name, parameter, count, block, not table or name in shared, operator, part, table))
@@ -255,30 +257,36 @@ class Plan:
     @cached_property
     def _tied(self) -> list[tuple[int, int, int]]:
         return [
-            (self._home[parameter.tied], chunk.pipeline_rank, self.local_count(parameter))
+            (self._homes[parameter.tied][0], chunk.pipeline_rank, self.local_count(parameter))
             for chunk in self.chunks
             for block in chunk.blocks
             for parameter in self.model.blocks[block].parameters()
-            if parameter.tied and parameter.trainable and self._home.get(parameter.tied, chunk.pipeline_rank) != chunk.pipeline_rank
+            if parameter.tied and parameter.trainable and chunk.pipeline_rank not in self._homes.get(parameter.tied, (chunk.pipeline_rank,))
         ]
 
     @cached_property
-    def tied_chunks(self) -> dict[str, TiedChunks]:
-        """Full parameter name -> the chunks of one pipeline rank that share it, where several do (a schedule whose stages lie in a V)."""
-        chunk_of = {block: chunk for chunk in self.chunks for block in chunk.blocks} if self.model.ties else {}
-        users: dict[str, list[Chunk]] = {}
+    def tied_chunks(self) -> dict[tuple[int, str], TiedChunks]:
+        """(pipeline rank, full parameter name) -> its chunks that share the parameter, where several do (a schedule whose stages lie in a V,
+        or in both directions).
+        """
+        users: dict[tuple[int, str], list[Chunk]] = {}
         for owner, block, name in self.model.ties:
-            one, other = chunk_of[owner], chunk_of[block]
-            if one is not other and one.pipeline_rank == other.pipeline_rank:
-                users.setdefault(name, [one]).append(other)
+            for one in self.chunks:
+                for other in self.of_rank(one.pipeline_rank) if owner in one.blocks else ():
+                    if block in other.blocks and other is not one:
+                        users.setdefault((one.pipeline_rank, name), [one]).append(other)
         shared = {}
-        for name, chunks in users.items():
+        for (rank, name), chunks in users.items():
             stages = {chunk.stage for chunk in chunks}
-            row = self.slots[chunks[0].pipeline_rank]
+            row = self.slots[rank]
             writers = [slot.stage for slot in row if slot.kind in GRADIENTS_OF_WEIGHTS and slot.stage in stages]
             owner = chunks[0].stage
-            shared[name] = TiedChunks(owner, *((writers[0], writers[-1]) if writers else (owner, owner)))
+            shared[rank, name] = TiedChunks(owner, *((writers[0], writers[-1]) if writers else (owner, owner)))
         return shared
+
+    def tied_on(self, pipeline_rank: int) -> dict[str, TiedChunks]:
+        """Parameters that several chunks of a pipeline rank share."""
+        return {name: tied for (rank, name), tied in self.tied_chunks.items() if rank == pipeline_rank}
 
     def units(self, chunk: Chunk) -> tuple[Unit, ...]:
         """What hooks are called with: one unit per block, or as `data.unit` wraps them for sharded strategies."""
@@ -352,6 +360,7 @@ def plan(
     findings = findings_of(model, machine, training, parallelism, runtime, mesh, gpus, slow or {})
     if findings:
         raise PlanError(findings)
+    model = overlap_shared_experts(model) if parallelism.expert.shared_overlap else model
     tokens = training.micro_batch * training.sequence_length // parallelism.context.size // parallelism.tensor.size
     load = expert_load(parallelism.expert, max(1, tokens))
     mixture = next(iter(mixtures(model).values()), None)

@@ -24,8 +24,8 @@ from parsim.parallel.tensor import placement_findings, tensor_findings
 if TYPE_CHECKING:
     from parsim.parallel.plan import Plan
 
-WHOLE = ("none", "ddp")
-"""strategies that keep the whole gradient of every weight until the step"""
+WHOLE = ("none", "ddp", "zero1")
+"""strategies under which Megatron-LM keeps the whole gradient of every weight until the step"""
 _SCHEDULE = "parallel.pipeline.schedule"
 _COPIED = ("none", "ddp", "zero1", "zero2")
 """strategies of stages that lie on two ranks"""
@@ -64,9 +64,6 @@ def findings_of(
     findings += offload_findings(training, parallelism, runtime)
     findings += _product_findings(model, training, parallelism)
     findings += _region_findings(model, training)
-    if model.facts.get("mtp") and parallelism.tensor.size > 1:
-        text = "not supported yet: multi-token prediction, whose projection is split over tensor ranks and joined again"
-        findings.append(Finding(text, "model.mtp", model.facts["mtp"], "use parallel.tensor.size 1, or leave mtp out"))
     findings += _chosen_findings(model, training, parallelism)
     findings += _list_findings(training, parallelism, runtime)
     if model.maximum_sequence and training.sequence_length > model.maximum_sequence and model.facts.get("position") == "learned":
@@ -90,7 +87,7 @@ def findings_of(
             text = f"{strategy} cannot be combined with tensor, context or pipeline parallelism"
             findings.append(Finding(text, "parallel.data.strategy", strategy, "use ddp"))
     findings += _overlap_findings(training, parallelism)
-    findings += _direction_findings(model, training, parallelism)
+    findings += _direction_findings(training, parallelism)
     if parallelism.pipeline.size == 1 and parallelism.pipeline.virtual_stages > 1:
         text = f"{parallelism.pipeline.virtual_stages} virtual stages on 1 pipeline rank: there is nothing to interleave"
         repair = "use virtual_stages: 1"
@@ -161,15 +158,12 @@ def _overlap_findings(training: Training, parallelism: Parallelism) -> list[Find
     return findings
 
 
-def _direction_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:
+def _direction_findings(training: Training, parallelism: Parallelism) -> list[Finding]:
     """What stages that lie on two ranks do not go with."""
     name, strategy = parallelism.pipeline.schedule, parallelism.data.strategy
     if name not in BIDIRECTIONAL:
         return []
-    other, findings = "dualpipev" if name == "dualpipe" else "1f1b", []
-    if model.ties:
-        text = f"not supported yet: {model.name} ties its head to its embedding, of which {name} has copies on the first and the last rank"
-        findings.append(Finding(text, _SCHEDULE, name, f"untie them (model.tied_embeddings: false), or use schedule {other}"))
+    findings = []
     if strategy not in _COPIED:
         text = f"not supported yet: stages on two ranks ({name}) with {strategy}"
         findings.append(Finding(text, "parallel.data.strategy", strategy, f"use {' or '.join(_COPIED[1:])}"))
@@ -291,18 +285,22 @@ def tied_findings(plan: Plan) -> list[Finding]:
     strategies reduce and drop gradients chunk by chunk, and what other stacks do with such a gradient is not known.
     """
     if plan.asynchronous and plan.parallelism.pipeline.schedule != "pipedream" and (plan.tied_across_stages() or plan.tied_chunks):
-        text = "not supported yet: ranks that step alone, with an embedding that is tied to the head"
-        return [
-            Finding(text, "parallel.pipeline.schedule", plan.parallelism.pipeline.schedule, "untie them (model.tied_embeddings: false)")
-        ]
+        user = "further prediction modules" if plan.model.facts.get("mtp") else "the head"
+        text = f"not supported yet: ranks that step alone, with an embedding that is tied to {user}"
+        return [Finding(text, "parallel.pipeline.schedule", plan.parallelism.pipeline.schedule, _untied(plan.model))]
     data = plan.parallelism.data
     whole = data.custom is None and data.strategy in WHOLE and data.accumulate == "no_sync"
     if not plan.tied_chunks or (plan.runtime.megatron and whole):
         return []
-    _, block, name = next(tie for tie in plan.model.ties if tie[2] in plan.tied_chunks)
-    rank = plan.chunks[plan.tied_chunks[name].owner].pipeline_rank
+    rank, name = next(iter(plan.tied_chunks))
+    block = next(block for _, block, tied in plan.model.ties if tied == name)
     where = f"in another chunk of pipeline rank {rank}: one gradient of two chunks needs Megatron-LM's buffers of whole gradients"
     text = f"not supported yet: {plan.model.block_names[block]} is tied to {name}, {where}"
-    megatron = "software.profile: megatron-core with parallel.data: {strategy: ddp, accumulate: no_sync}"
-    hint = f"untie them (model.tied_embeddings: false), use schedule zb-h1, or {megatron}"
+    megatron = "software.profile: megatron-core with parallel.data: {strategy: zero1, accumulate: no_sync}"
+    hint = f"{_untied(plan.model)}, use schedule zb-h1, or {megatron}"
     return [Finding(text, "parallel.pipeline.schedule", plan.parallelism.pipeline.schedule, hint)]
+
+
+def _untied(model: Model) -> str:
+    """How to have no parameters that two blocks share."""
+    return "leave model.mtp out" if model.facts.get("mtp") else "untie them (model.tied_embeddings: false)"

@@ -230,6 +230,8 @@ class ExpertParallel:
     """and on their way back"""
     sms: int = 0
     """multiprocessors of a kernel that moves tokens itself; 0: as many as its library takes"""
+    shared_overlap: bool = False
+    """the expert that every token visits runs beside dispatch and combine"""
     batch_overlap: bool = False
     """each forward runs beside a backward of another micro-batch; the pipeline's schedule says so too"""
 

@@ -12,6 +12,7 @@ before a column    -                           forward all-gather, b*s*h
 after a row        forward all-reduce, b*s*h   forward reduce-scatter, b*s*h
 embedding          forward all-reduce, b*s*h   forward reduce-scatter, b*s*h
 before a row's I   -                           backward all-gather of the output gradient
+whole rows again   forward all-gather, b*s*h   forward and backward all-gather, b*s*h (multi-token prediction)
 column's W         -                           all-gather of the saved input, beside I (unless the gathered one is kept)
 after a column's I backward all-reduce beside W  backward reduce-scatter beside W
 vocabulary loss    three all-reduces of T*4 B  the same
@@ -30,6 +31,7 @@ from parsim.model.linear_attention import LinearAttention
 from parsim.model.loss import Loss
 from parsim.model.mixture import GroupedLinear
 from parsim.model.model import Block, Model, Operator, Workload
+from parsim.model.prediction import GatherColumns
 from parsim.model.tape import Step
 from parsim.parallel.groups import TENSOR, Groups
 from parsim.parallel.hooks import Emitter, SilentHooks, Weight
@@ -90,7 +92,14 @@ class TensorParallelHooks(SilentHooks):
 
     def _regathers(self, operator: Operator) -> bool:
         """The weight's gradient needs tokens that were not kept."""
-        return self._enters(operator) and _trains(operator) and (self.workload.gathers_again or not isinstance(operator, Linear))
+        if not (self._enters(operator) and _trains(operator)):
+            return False
+        return not isinstance(operator, Linear) or (self.workload.gathers_again and not operator.apart)
+
+    def _scatters_later(self, operator: Operator) -> bool:
+        """The gradient of its input is scattered behind that of its weight: by a call of its own, which autograd makes later."""
+        apart = isinstance(operator, Linear) and operator.apart and self.workload.sequence_parallel
+        return apart and self._enters(operator) and _trains(operator) and not self.split
 
     def _agree(self, operator: Operator, at: Emitter) -> None:
         """The ranks that quantise a tensor with one scale agree on it (Transformer Engine: set_quantizer_amax_reduction_group)."""
@@ -113,7 +122,9 @@ class TensorParallelHooks(SilentHooks):
             at.compute("", kind, step.kernels, allocates, frees)
 
     def before_forward(self, operator: Operator, at: Emitter) -> None:
-        """Sequence parallel: gather the tokens a column-parallel operator reads."""
+        """Sequence parallel: gather the tokens a column-parallel operator reads. Either way: gather columns that become whole rows."""
+        if isinstance(operator, GatherColumns):
+            at.collective("all_gather", TENSOR, self._size(operator, "input"), operator.name, blocking=True)
         if not (self.workload.sequence_parallel and self._enters(operator)):
             return
         self._agree(operator, at)
@@ -133,7 +144,9 @@ class TensorParallelHooks(SilentHooks):
         """Sequence parallel: gather a row's output gradient; start gathering a column's saved input for its W."""
         if not self.workload.sequence_parallel:
             return
-        if self._leaves(operator) and operator.split == "row":
+        if isinstance(operator, GatherColumns):
+            at.collective("all_gather", TENSOR, self._size(operator, "input"), f"{operator.name} grad", blocking=True)
+        elif self._leaves(operator) and operator.split == "row":
             self._agree(operator, at)
             if not self.products.covers(operator, phase="input"):
                 at.collective("all_gather", TENSOR, self._gathered(operator, "output"), f"{operator.name} grad", blocking=True)
@@ -145,7 +158,7 @@ class TensorParallelHooks(SilentHooks):
 
     def after_input(self, operator: Operator, at: Emitter) -> None:
         """Sum a column's partial input gradients, beside its weight gradient unless overlap is none."""
-        if self._enters(operator):
+        if self._enters(operator) and not self._scatters_later(operator):
             saved = self.pending[:]
             self.pending.clear()
             kind = "reduce_scatter" if self.workload.sequence_parallel else "all_reduce"
@@ -167,7 +180,9 @@ class TensorParallelHooks(SilentHooks):
 
     def after_weight(self, operator: Operator, at: Emitter) -> None:
         """The compute that follows needs the summed input gradient."""
-        if self._enters(operator):
+        if self._scatters_later(operator):
+            at.collective("reduce_scatter", TENSOR, self._size(operator, "input"), f"{operator.name} grad", blocking=True)
+        elif self._enters(operator):
             at.wait(*self.pending)
             self.pending.clear()
 
@@ -192,6 +207,8 @@ def _trains(operator: Operator) -> bool:
 def _features(operator: Operator, side: str) -> int:
     if isinstance(operator, Embedding):
         return operator.width
+    if isinstance(operator, GatherColumns):
+        return operator.features
     if not isinstance(operator, Linear | GroupedLinear):
         message = f"{operator.name} has no features"
         raise TypeError(message)

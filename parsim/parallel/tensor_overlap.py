@@ -65,7 +65,7 @@ class OverlappedProducts:
             return False
         if mode == "full":
             return operator.name in BUFFERED and (phase == "forward" or operator.split == "row") and operator.split in ("column", "row")
-        return operator.split in ("column", "row", "vocab")
+        return operator.split in ("column", "row", "vocab") and not operator.apart
 
     def run(self, step: Step, size: int, kind: str, at: Emitter, allocates: Sequence[str], frees: Sequence[str]) -> None:
         """The kernels of a step that `covers` covers, as compute of this `kind`; its collective moves `size` bytes."""

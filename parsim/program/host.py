@@ -16,7 +16,8 @@ from typing import NamedTuple
 from parsim.kernel import Attention, Gemm, Kernel, Memory
 from parsim.model.attention import AttentionCore
 from parsim.model.elementwise import ResidualAdd
-from parsim.model.mixture import Dispatch, Router
+from parsim.model.mixture import Router
+from parsim.model.shared_overlap import dispatches
 from parsim.model.tape import Step, Tape
 from parsim.parallel.groups import OPERATOR_GROUPS
 from parsim.parallel.hooks import COUNTS, LAUNCHES, START
@@ -55,7 +56,7 @@ def layer_parts(tape: Tape) -> dict[str, str]:
             part = "router" if mixture else "mlp"
             continue
         before = before or isinstance(operator, AttentionCore)
-        part = "experts" if isinstance(operator, Dispatch) else part
+        part = "experts" if dispatches(operator) else part
         found[operator.name] = part
     return found
 
@@ -111,7 +112,7 @@ class LaunchFloor:
             if backward:
                 steps = tuple(step for step in tape.backward if (weights if step.phase == "weight" else inputs))
             share = (1.0 if inputs and weights else 0.5) * (kind not in ("embedding", "head"))
-            place = next((i for i, step in enumerate(steps) if isinstance(step.operator, Dispatch)), 0)
+            place = next((i for i, step in enumerate(steps) if dispatches(step.operator)), 0)
             place *= self._waits and not backward
             parts = layer_parts(tape) if host.graphs and kind == "layer" else {}
             early, late = (self._launched(half, parts) for half in (steps[:place], steps[place:]))

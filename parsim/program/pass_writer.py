@@ -388,7 +388,7 @@ class StagePassWriter:
         self._written.update(weight.name for weight in fresh)
         by_unit: dict[str, list[Weight]] = {}
         for weight in fresh:
-            if weight.name in self.plan.tied_chunks:
+            if weight.name in self.home.tied:
                 with self._tied(weight) as (sharding, unit):
                     sharding.before_gradient(unit, [weight], self.at)
             else:
@@ -399,11 +399,11 @@ class StagePassWriter:
 
     def _after_gradient(self, block: int, weights: Sequence[Weight]) -> None:
         """These gradients have been written by this pass."""
-        alone = [weight for weight in weights if weight.name not in self.plan.tied_chunks]
+        alone = [weight for weight in weights if weight.name not in self.home.tied]
         if alone:
             self.sharding.gradient(self._unit_of[block], alone, self.at)
         for weight in weights:
-            if weight.name in self.plan.tied_chunks:
+            if weight.name in self.home.tied:
                 with self._tied(weight) as (sharding, unit):
                     sharding.gradient(unit, [weight], self.at)
 
@@ -413,7 +413,7 @@ class StagePassWriter:
 
         Meanwhile `first` and `last` are those of the gradient, which passes of other stages write before and after this one.
         """
-        tied = self.plan.tied_chunks[weight.name]
+        tied = self.home.tied[weight.name]
         unit = next(unit for unit in self.home.units[tied.owner] if weight.block in unit.blocks)
         with self.at.one_of_several(first=self.stage == tied.first, last=self.stage == tied.last):
             yield self.home.sharding[tied.owner], unit

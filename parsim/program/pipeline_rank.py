@@ -40,6 +40,8 @@ class PipelineRank:
         self.block_templates: BlockTemplates = {} if templates is None else templates
         """what equal blocks add to passes (`parsim.program.block_templates`); stages of one plan under one clock may share it"""
         self.chunks = {chunk.stage: chunk for chunk in plan.of_rank(pipeline_rank)}
+        self.tied = plan.tied_on(pipeline_rank)
+        """weights that several chunks of the rank share"""
         self.table = TensorTable()
         self.sharding = {stage: plan.sharding(chunk, role) for stage, chunk in self.chunks.items()}
         self.units = {stage: plan.units(chunk) for stage, chunk in self.chunks.items()}
@@ -66,7 +68,7 @@ class PipelineRank:
         plan, blocks = self.plan, self.chunks[stage].blocks
         boundaries = [blocks[0]] * plan.stays(stage - 1) + [blocks[-1] + 1] * plan.stays(stage)
         names = {f"{mark}{way}{b}" for b in boundaries for mark in (self.mark(False), self.mark(True)) for way in ("x", "dx")}
-        return frozenset(names.union(*map(gradient_names, plan.tied_chunks)))
+        return frozenset(names.union(*map(gradient_names, self.tied)))
 
     def _declare_resident(self) -> tuple[int, ...]:
         numbers = []

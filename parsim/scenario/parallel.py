@@ -177,6 +177,8 @@ class ExpertSection(Section):
     """type of results on their way back; bf16 = as activations are"""
     sms: Annotated[Any, Whole(1, 1000, ("auto",))] = "auto"
     """deepep, hybridep: multiprocessors of their kernels; auto = 20 and 32"""
+    shared_overlap: Annotated[bool, Flag()] = False
+    """the expert that every token visits runs while tokens travel to the others and back (Megatron-LM: --moe-shared-expert-overlap)"""
     batch_overlap: Annotated[bool, Flag()] = False
     """tokens of one micro-batch travel while another computes: each forward runs beside a backward, layer by layer (Megatron-LM:
     --overlap-moe-expert-parallel-comm with --delay-wgrad-compute)"""

@@ -314,6 +314,7 @@ def _expert(section: ExpertSection, scenario: Scenario) -> ExpertParallel:
         dispatch_dtype="fp8" if section.dispatch_dtype == "fp8" else "bf16",
         combine_dtype="fp8" if section.combine_dtype == "fp8" else "bf16",
         sms=0 if section.sms == "auto" else section.sms,
+        shared_overlap=section.shared_overlap,
         batch_overlap=section.batch_overlap,
     )
 
