@@ -12,7 +12,16 @@ from parsim.kernel import Fixed, Memory
 from parsim.model.catalogue import build_model
 from parsim.model.stages import build_stages
 from parsim.parallel.plan import plan
-from parsim.parallel.settings import ContextParallel, DataParallel, Parallelism, PipelineParallel, Runtime, TensorParallel, Training
+from parsim.parallel.settings import (
+    ContextParallel,
+    DataParallel,
+    ExpertParallel,
+    Parallelism,
+    PipelineParallel,
+    Runtime,
+    TensorParallel,
+    Training,
+)
 from parsim.program.lowering import Lowering
 from parsim.scenario.files import read
 from parsim.scenario.precision import PRESETS
@@ -154,6 +163,7 @@ def job(
     context_settings=None,
     pipeline_settings=None,
     data_settings=None,
+    expert_settings=None,
     one_per_stage=False,
     **training,
 ):
@@ -167,6 +177,7 @@ def job(
         context=replace(ContextParallel(context), **(context_settings or {})),
         pipeline=replace(PipelineParallel(pipeline), **(pipeline_settings or {})),
         data=replace(DataParallel(data), **(data_settings or {})),
+        expert=replace(ExpertParallel(), **(expert_settings or {})),
     )
     ranks = tensor * context * pipeline * data
     recipe = replace(Training(sequence_length=128 if chosen.sequence else 1), **training)

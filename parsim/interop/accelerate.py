@@ -313,6 +313,7 @@ def _mesh(draft: ExportDraft, version: int) -> dict[str, Any]:
     draft.says("parallel.expert.size", "the default, 1")
     for key in ("capacity_factor", "pad_to_capacity"):
         draft.lacks(f"parallel.expert.{key}", "the model's code")
+    draft.lacks("parallel.expert.shared_overlap", "only Megatron-LM runs shared experts beside its dispatchers")
     draft.lacks("parallel.expert.batch_overlap", "only Megatron-LM runs two micro-batches side by side")
     for key in ("dispatcher", "dispatch_dtype", "combine_dtype", "sms"):
         draft.lacks(f"parallel.expert.{key}", "the model's code")

@@ -57,7 +57,12 @@ class GatherColumns(Layer):
         own = size // at.tensor
         arriving = size if at.sequence_parallel else 0
         return Work(
-            (Memory(2 * size),), (Memory(2 * own),), output=size, input_gradients=(own,), forward_temporary=size, backward_temporary=arriving
+            (Memory(2 * size),),
+            (Memory(2 * own),),
+            output=size,
+            input_gradients=(own,),
+            forward_temporary=size,
+            backward_temporary=arriving,
         )
 
 

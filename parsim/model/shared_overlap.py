@@ -8,8 +8,8 @@ beside combine's, and those of the first beside dispatch's, which start when the
     shared expert          | up, activation|         | down          |
 
 Its products gather and scatter tokens by calls of their own (parallel_mode None): what was gathered is kept. Dispatch and combine become
-two operators each here, with the shared expert's between them: `Departure` starts the messages and `Arrival` waits for them; in backward the
-other way round. The multiprocessors do one thing at a time: where the shared expert takes longer than the messages, the routed experts
+two operators each here, with the shared expert's between them: `Departure` starts the messages and `Arrival` waits for them, in backward
+the other way round. The multiprocessors do one thing at a time: where the shared expert takes longer than the messages, the routed experts
 begin later by the rest, which is what two streams of products that fill a device share out.
 """
 
@@ -119,4 +119,8 @@ def _halves(whole: Dispatch | Combine, between: Sequence[Operator]) -> list[Oper
     """The two halves of `whole`, with operators between them."""
     travels = f"{whole.name}.travelling"
     products = [replace(operator, apart=True) if isinstance(operator, Linear) else operator for operator in between]
-    return [Departure(whole.name, whole.inputs, travels, whole), *products, Arrival(f"{whole.name}.arrival", (travels,), whole.output, whole)]
+    return [
+        Departure(whole.name, whole.inputs, travels, whole),
+        *products,
+        Arrival(f"{whole.name}.arrival", (travels,), whole.output, whole),
+    ]

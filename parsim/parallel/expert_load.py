@@ -157,7 +157,9 @@ def by_layer(histogram: Histogram) -> dict[int, dict[int, float]]:
 
 
 def _layer(model: Model, block: int) -> int:
-    """Number of a block's layer, as its name has it."""
+    """Number of a block's layer, as its name has it; prediction modules follow the layers."""
+    if model.blocks[block].kind == "mtp":
+        return model.layers + [number for number, other in enumerate(model.blocks) if other.kind == "mtp"].index(block)
     return int(model.block_names[block].rpartition(" ")[2])
 
 

@@ -19,7 +19,8 @@ In forward and recomputation the host waits for the numbers of tokens before it 
 _maybe_dtoh_and_synchronize; allgather: tokens_per_expert.cpu(); DeepEP and HybridEP inside their dispatch), unless experts are padded.
 Backward knows them.
 
-Ranks that compute meanwhile wait: nothing overlaps the exchanges but a shared expert (`parsim.model.shared_overlap`). With an imbalance the exchange takes as long as that of the busiest rank.
+Ranks that compute meanwhile wait: nothing overlaps the exchanges but a shared expert (`parsim.model.shared_overlap`). With an imbalance
+the exchange takes as long as that of the busiest rank.
 With a capacity an expert gets at most ceil(T k / E x factor) rows of a rank.
 """
 
@@ -41,8 +42,8 @@ from parsim.parallel.fully_connected import fully_connected_findings, shared_lay
 from parsim.parallel.groups import EXPERT, EXPERT_MODEL, EXPERT_TENSOR, PIPELINE, REPLICATING, TENSOR, Mesh
 from parsim.parallel.hooks import COUNTS, LAUNCHES, Emitter, Sharding, SilentHooks, Unit, Weight
 from parsim.parallel.replicated import Replicated
-from parsim.parallel.shared_overlap_findings import shared_overlap_findings
 from parsim.parallel.settings import EXCHANGE_SMS, ExpertParallel, Parallelism, Training
+from parsim.parallel.shared_overlap_findings import shared_overlap_findings
 
 _SIZE, _TENSOR, _CAPACITY = "parallel.expert.size", "parallel.expert.tensor", "parallel.expert.capacity_factor"
 _STRATEGIES = ("none", "ddp", "zero1", "zero2", "fsdp", "hsdp")

@@ -27,10 +27,11 @@ from parsim.parallel.groups import CONTEXT, DATA, TENSOR, Groups, Mesh
 from parsim.parallel.hooks import OperatorHooks, Sharding, Unit, Weight
 from parsim.parallel.plan_findings import CENTRAL, Machine, findings_of, tied_findings
 from parsim.parallel.schedules import CUSTOM, ENDLESS, Overlapped, Schedule, SlotKind, directions, homes, overlapped, schedule
-from parsim.parallel.schedules.slot import APART, GRADIENTS_OF_WEIGHTS, repeated
+from parsim.parallel.schedules.slot import APART, repeated
 from parsim.parallel.settings import KEPT_LAYER, Parallelism, Runtime, Training
 from parsim.parallel.stages import split_blocks
 from parsim.parallel.tensor import TensorParallelHooks
+from parsim.parallel.ties import Ties
 from parsim.routing import Routing
 
 
@@ -43,18 +44,6 @@ class Chunk:
     pipeline_rank: int
     blocks: tuple[int, ...]
     """indices into the model's blocks"""
-
-
-@dataclass(frozen=True, slots=True)
-class TiedChunks:
-    """Which chunks of one pipeline rank share a weight: it has one gradient, to which the backward passes of all of them add."""
-
-    owner: int
-    """global stage that has the weight; its data-parallel strategy reduces the gradient and steps the weight"""
-    first: int
-    """global stage whose backward is the first of a step to write the gradient"""
-    last: int
-    """global stage whose backward is the last to write it; then the gradient is complete"""
 
 
 @dataclass(frozen=True)
@@ -194,17 +183,6 @@ class Plan:
         """The chunks of one pipeline rank, in forward order."""
         return [chunk for chunk in self.chunks if chunk.pipeline_rank == pipeline_rank]
 
-    @cached_property
-    def _homes(self) -> dict[str, tuple[int, ...]]:
-        """full parameter name -> pipeline ranks that hold it: one for every direction"""
-        names: dict[str, tuple[int, ...]] = {}
-        for chunk in self.chunks:
-            for block in chunk.blocks:
-                for parameter in self.model.blocks[block].parameters():
-                    name = f"{self.model.block_names[block]}.{parameter.name}"
-                    names[name] = (*names.get(name, ()), chunk.pipeline_rank)
-        return names
-
     def weights(self, chunk: Chunk) -> tuple[Weight, ...]:
         """Parameters and buffers of a chunk on one rank, in registration order.
 
@@ -220,9 +198,9 @@ class Plan:
                 held = self.model.blocks[block]
                 rows = self._rows(held)
             for parameter, count, table, operator, part in rows:
-                if parameter.tied and chunk.pipeline_rank in self._homes.get(parameter.tied, ()):
-                    continue
                 name = f"{self.model.block_names[block]}.{parameter.name}"
+                if parameter.tied and self.ties.storage(parameter.tied, chunk.pipeline_rank) not in ("", name):
+                    continue
                 held_here.append(Weight(name, parameter, count, block, not table or name in shared, operator, part, table))
         self._known_weights[chunk.stage] = tuple(held_here)
         return self._known_weights[chunk.stage]
@@ -250,43 +228,10 @@ class Plan:
         blocks = [block for chunk in self.of_rank(pipeline_rank) for block in chunk.blocks]
         return {parameter.tied for block in blocks for parameter in self.model.blocks[block].parameters() if parameter.tied}
 
-    def tied_across_stages(self) -> list[tuple[int, int, int]]:
-        """Trained copies of one parameter on two pipeline ranks: (rank of the owner, rank of the copy, local elements)."""
-        return self._tied
-
     @cached_property
-    def _tied(self) -> list[tuple[int, int, int]]:
-        return [
-            (self._homes[parameter.tied][0], chunk.pipeline_rank, self.local_count(parameter))
-            for chunk in self.chunks
-            for block in chunk.blocks
-            for parameter in self.model.blocks[block].parameters()
-            if parameter.tied and parameter.trainable and chunk.pipeline_rank not in self._homes.get(parameter.tied, (chunk.pipeline_rank,))
-        ]
-
-    @cached_property
-    def tied_chunks(self) -> dict[tuple[int, str], TiedChunks]:
-        """(pipeline rank, full parameter name) -> its chunks that share the parameter, where several do (a schedule whose stages lie in a V,
-        or in both directions).
-        """
-        users: dict[tuple[int, str], list[Chunk]] = {}
-        for owner, block, name in self.model.ties:
-            for one in self.chunks:
-                for other in self.of_rank(one.pipeline_rank) if owner in one.blocks else ():
-                    if block in other.blocks and other is not one:
-                        users.setdefault((one.pipeline_rank, name), [one]).append(other)
-        shared = {}
-        for (rank, name), chunks in users.items():
-            stages = {chunk.stage for chunk in chunks}
-            row = self.slots[rank]
-            writers = [slot.stage for slot in row if slot.kind in GRADIENTS_OF_WEIGHTS and slot.stage in stages]
-            owner = chunks[0].stage
-            shared[rank, name] = TiedChunks(owner, *((writers[0], writers[-1]) if writers else (owner, owner)))
-        return shared
-
-    def tied_on(self, pipeline_rank: int) -> dict[str, TiedChunks]:
-        """Parameters that several chunks of a pipeline rank share."""
-        return {name: tied for (rank, name), tied in self.tied_chunks.items() if rank == pipeline_rank}
+    def ties(self) -> Ties:
+        """Parameters that blocks share."""
+        return Ties(self.model, self.chunks, self.slots, self.local_count)
 
     def units(self, chunk: Chunk) -> tuple[Unit, ...]:
         """What hooks are called with: one unit per block, or as `data.unit` wraps them for sharded strategies."""

@@ -284,15 +284,15 @@ def tied_findings(plan: Plan) -> list[Finding]:
     Megatron-LM keeps one whole gradient per weight in a buffer, to which every backward adds, and reduces it once per step. Sharded
     strategies reduce and drop gradients chunk by chunk, and what other stacks do with such a gradient is not known.
     """
-    if plan.asynchronous and plan.parallelism.pipeline.schedule != "pipedream" and (plan.tied_across_stages() or plan.tied_chunks):
+    if plan.asynchronous and plan.parallelism.pipeline.schedule != "pipedream" and (plan.ties.across_stages or plan.ties.chunks):
         user = "further prediction modules" if plan.model.facts.get("mtp") else "the head"
         text = f"not supported yet: ranks that step alone, with an embedding that is tied to {user}"
         return [Finding(text, "parallel.pipeline.schedule", plan.parallelism.pipeline.schedule, _untied(plan.model))]
     data = plan.parallelism.data
     whole = data.custom is None and data.strategy in WHOLE and data.accumulate == "no_sync"
-    if not plan.tied_chunks or (plan.runtime.megatron and whole):
+    if not plan.ties.chunks or (plan.runtime.megatron and whole):
         return []
-    rank, name = next(iter(plan.tied_chunks))
+    rank, name = next(iter(plan.ties.chunks))
     block = next(block for _, block, tied in plan.model.ties if tied == name)
     where = f"in another chunk of pipeline rank {rank}: one gradient of two chunks needs Megatron-LM's buffers of whole gradients"
     text = f"not supported yet: {plan.model.block_names[block]} is tied to {name}, {where}"

@@ -40,7 +40,7 @@ class PipelineRank:
         self.block_templates: BlockTemplates = {} if templates is None else templates
         """what equal blocks add to passes (`parsim.program.block_templates`); stages of one plan under one clock may share it"""
         self.chunks = {chunk.stage: chunk for chunk in plan.of_rank(pipeline_rank)}
-        self.tied = plan.tied_on(pipeline_rank)
+        self.tied = plan.ties.on(pipeline_rank)
         """weights that several chunks of the rank share"""
         self.table = TensorTable()
         self.sharding = {stage: plan.sharding(chunk, role) for stage, chunk in self.chunks.items()}
@@ -153,8 +153,8 @@ class PipelineRank:
                 name = f"{self.plan.model.block_names[block]}.{parameter.name}"
                 if name in self.weights:
                     own.append(self.weights[name])
-                elif parameter.tied in self.weights:
-                    shared.append(self.weights[parameter.tied])
+                elif parameter.tied and (storage := self.plan.ties.storage(parameter.tied, self.pipeline_rank)) in self.weights:
+                    shared.append(self.weights[storage])
             self._of_operator[key] = (tuple(own), tuple(shared))
         return self._of_operator[key]
 

@@ -95,7 +95,7 @@ class StagePasses(PipelineRank):
         if not self.plan.training.backward or self.plan.asynchronous:
             return
         at = self.builder(next(iter(self.chunks)))
-        for owner, copy, count in self.plan.tied_across_stages():
+        for owner, copy, count in self.plan.ties.across_stages:
             if self.pipeline_rank in (owner, copy):
                 size = count * self.plan.training.precision.gradients
                 at.collective("all_reduce", tied_group(owner, copy), size, "tied embedding", lane=self._last_lane, blocking=True)

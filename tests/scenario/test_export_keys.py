@@ -40,6 +40,7 @@ OFFLOAD = ("training.offload={parameters: cpu, gradients: cpu, optimizer: cpu}",
 QLORA = "method: qlora, rank: 8, targets: [q, v], dropout: 0.1, train_embeddings: true, base: nf4, quantise_head: true, base_sharded: false"
 TUNED = (f"training.finetune={{{QLORA}}}",)
 MIXTURE: dict[str, Any] = {**GPT, "model": "mixtral-8x7b", "parallel": {"data": {"strategy": "zero1"}}}
+WITH_SHARED = {**MIXTURE, "model": "qwen2-57b-a14b"}
 ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
     "megatron": [
         (STAGED, (*RECIPE, "parallel.tensor.sequence_parallel=true")),
@@ -56,8 +57,10 @@ ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
             ("parallel.expert={size: 4, tensor: 2, imbalance: 1.2, capacity_factor: 1.5, pad_to_capacity: true, batch_overlap: true}",),
         ),
         (MIXTURE, ("parallel.expert={size: 4, tensor: 1, dispatcher: deepep, sms: 24, dispatch_dtype: fp8, combine_dtype: bf16}",)),
+        (WITH_SHARED, ("parallel.expert={size: 4, tensor: 1, shared_overlap: true}",)),
     ],
     "deepspeed": [
+        (WITH_SHARED, ("parallel.expert={size: 4, tensor: 1, shared_overlap: true}",)),
         (MIXTURE, ("parallel.expert={size: 4, tensor: 1, dispatcher: deepep, sms: 24, dispatch_dtype: fp8, combine_dtype: bf16}",)),
         (
             MIXTURE,
@@ -121,6 +124,7 @@ ELSEWHERE = {
         "parallel.expert.capacity_factor",
         "parallel.expert.pad_to_capacity",
         "parallel.expert.batch_overlap",
+        "parallel.expert.shared_overlap",
         "parallel.expert.dispatcher",
         "parallel.expert.dispatch_dtype",
         "parallel.expert.combine_dtype",

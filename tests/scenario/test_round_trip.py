@@ -93,7 +93,7 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
         "model.vocabulary": ("model.vocabulary=32000",),
         "model.vocab_divisible_by": ("model={vocabulary: 50257, vocab_divisible_by: 64}",),
         "model.attention_window": ("model.attention_window=512",),
-        "model.mtp": ("model={mtp: 1, tied_embeddings: false}", "parallel.tensor.size=1"),
+        "model.mtp": ("model={mtp: 2, tied_embeddings: false}",),
         "model.attention_sinks": ("model.attention_sinks=true",),
         "model.no_rotary_every": ("model={position: rotary, no_rotary_every: 4}",),
         "model.full_attention_every": ("model={attention_window: 512, full_attention_every: 4}",),
@@ -140,6 +140,11 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
         "parallel.expert.size": (*SPREAD, "parallel.expert.size=4"),
         "parallel.expert.tensor": (*SPREAD, "parallel.expert={size: 2, tensor: 1}"),
         "parallel.expert.capacity_factor": (*SPREAD, "parallel.expert={size: 2, capacity_factor: 1.5}"),
+        "parallel.expert.shared_overlap": (
+            EXPERTS.format(", shared: 1024"),
+            *SPREAD[1:],
+            "parallel.expert={size: 2, shared_overlap: true}",
+        ),
         "parallel.expert.batch_overlap": (
             *SPREAD,
             "parallel.expert={size: 2, batch_overlap: true}",

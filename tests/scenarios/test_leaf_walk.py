@@ -214,6 +214,9 @@ LEAVES: dict[str, Leaf] = {
     "parallel.expert.imbalance.zipf": leaf(0.5, 1.0, model=MIXTURE, parallel__expert__size=2),
     "parallel.expert.imbalance.histogram": leaf(COUNTED, model=MIXTURE, parallel__expert__size=2),
     "parallel.expert.capacity_factor": leaf(0.5, same={2.0: None}, model=MIXTURE, parallel__expert__size=2),
+    "parallel.expert.shared_overlap": leaf(
+        True, model=MIXTURE | {"experts": {"count": 4, "top_k": 2, "shared": 512}}, parallel__expert__size=2
+    ),
     "parallel.expert.batch_overlap": leaf(True, model=MIXTURE, parallel__expert__size=2, training__gradient_accumulation=4),
     "parallel.expert.pad_to_capacity": leaf(True, model=MIXTURE, parallel__expert={"size": 2, "capacity_factor": 2.0}),
     "parallel.expert.dispatcher": leaf(

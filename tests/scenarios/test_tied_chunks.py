@@ -84,12 +84,14 @@ def written(found, stage, block):
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize(("data", "strategy"), [(1, "none"), (2, "ddp")])
-def test_model_states_are_those_of_the_untied_job_minus_one_table(order, data, strategy):
-    """bf16 weights 2 B, fp32 gradients 4 B, fp32 masters and Adam's two states 12 B per element; other ranks do not differ."""
+@pytest.mark.parametrize(("data", "strategy", "states"), [(1, "none", 12), (2, "ddp", 12), (2, "zero1", 6)])
+def test_model_states_are_those_of_the_untied_job_minus_one_table(order, data, strategy, states):
+    """bf16 weights 2 B, fp32 gradients 4 B, fp32 masters and Adam's two states 12 B per element, or a rank's half; other ranks do not
+    differ.
+    """
     split = {"data": data, "data_settings": {"strategy": strategy}, "pipeline_settings": ORDERS[order]}
     tied, untied = run(**split), run(tied=False, **split)
-    bytes_per_element = {"parameters": 2, "gradients": 4, "optimizer": 12}
+    bytes_per_element = {"parameters": 2, "gradients": 4, "optimizer": states}
     first, other = (zip(peaks(untied, rank).items(), peaks(tied, rank).values(), strict=True) for rank in (0, STAGES * data - 1))
     assert {name: more - less for (name, more), less in first if name in bytes_per_element} == {
         name: size * TABLE for name, size in bytes_per_element.items()
@@ -119,12 +121,14 @@ def test_without_fusion_every_backward_but_the_first_adds(order, precision, adds
     assert uses(found, f"{WEIGHT}.grad.new") == (adds, adds)
 
 
-@pytest.mark.parametrize("bucket", [None, (100_000, "elements")])
+@pytest.mark.parametrize(
+    ("strategy", "bucket"), [("ddp", None), ("ddp", (100_000, "elements")), ("zero1", None), ("zero1", (100_000, "elements"))]
+)
 @pytest.mark.parametrize("order", ORDERS)
-def test_it_is_reduced_once_behind_the_last_backward_of_both_chunks(order, bucket):
-    settings = {"strategy": "ddp", "bucket": bucket, "first_bucket": 1}
+def test_it_is_reduced_once_behind_the_last_backward_of_both_chunks(order, strategy, bucket):
+    settings = {"strategy": strategy, "bucket": bucket, "first_bucket": 1}
     found = run(data=2, data_settings=settings, pipeline_settings=ORDERS[order], wires={"data": 1e-3})
-    reductions = found.collectives(0, axis="data")
+    reductions = [op for op in found.collectives(0, axis="data") if op.collective.kind != "all_gather"]
     weights = sum(w.count for chunk in found.plan.of_rank(0) for w in found.plan.weights(chunk) if w.trains)
     assert sum(op.collective.bytes for op in reductions) == 4 * weights
     (table,) = (op for op in reductions if op.collective.bytes >= 4 * TABLE)
@@ -164,7 +168,7 @@ def test_repeated_passes_are_what_writing_them_gives(order):
     [
         {"profile": "pytorch-2"},
         {"profile": "deepspeed", "data_settings": {"strategy": "zero1"}},
-        *({"data_settings": {"strategy": strategy}} for strategy in ("zero1", "zero2", "zero3", "fsdp")),
+        *({"data_settings": {"strategy": strategy}} for strategy in ("zero2", "zero3", "fsdp")),
         {"data_settings": {"strategy": "hsdp", "shard_size": 2}},
         {"data_settings": {"strategy": "ddp", "accumulate": "every"}},
     ],
@@ -195,4 +199,4 @@ def test_programs_are_sound():
     assert not check(run(data=2, fused=False, pipeline_settings=ORDERS["head last"]).program)
     assert not check(run(micro_batch=3, last_micro_batch=2, tensor=2).program)
     assert not check(run(backward=False).program)
-    assert replace(run().plan, chunks=run(pipeline_settings={}).plan.chunks).tied_chunks == {}
+    assert replace(run().plan, chunks=run(pipeline_settings={}).plan.chunks).ties.chunks == {}

@@ -121,13 +121,17 @@ def _read_experts(draft: ImportDraft, source: Source) -> None:
     write_experts(draft, source.of("parallel.expert.size"), source.of("parallel.expert.tensor"), None)
     for key in ("capacity_factor", "pad_to_capacity", "batch_overlap"):
         draft.take(source, f"parallel.expert.{key}")
-    path = "parallel.expert.dispatcher"
+    path, beside = "parallel.expert.dispatcher", source.of("parallel.expert.shared_overlap")
     kind, backend, deepep = source.of(path), source.of(f"{path}.backend"), source.of(f"{path}.deepep")
     keys, sms = [key for key in (kind, backend, deepep) if key is not None], source.of("parallel.expert.sms")
     if draft.value("parallel.expert.size") in (None, 1) and draft.value("parallel.expert.tensor") is None:
-        for idle in (*keys, sms):
+        for idle in (*keys, sms, beside):
             draft.harmless(idle, "every rank holds all experts")
         return
+    if draft.value("model.experts.shared") in (None, 0):
+        draft.harmless(beside, "there is no shared expert")
+    else:
+        draft.take(source, "parallel.expert.shared_overlap")
     if kind is None:
         draft.write(path, "allgather", note="--moe-token-dispatcher-type is allgather if not given")
     elif kind.text in ("alltoall", "allgather"):
@@ -245,9 +249,10 @@ def mesh_arguments(draft: ExportDraft) -> list[str]:
     if section.expert.pad_to_capacity:
         arguments.append(draft.option("parallel.expert.pad_to_capacity"))
     beside = "parallel.expert.batch_overlap"
-    draft.says(beside, "the default, off")
+    for path, overlaps in (("parallel.expert.shared_overlap", section.expert.shared_overlap), (beside, section.expert.batch_overlap)):
+        draft.says(path, "the default, off")
+        arguments += [draft.option(path)] if overlaps else []
     if section.expert.batch_overlap:
-        arguments.append(draft.option(beside))
         draft.remarks(beside, "parsim lets no exchange wait for gradients of weights there: --delay-wgrad-compute")
     arguments += _dispatcher(draft)
     mapping = order(draft, {ORDER: "", MAPPED_ORDER: draft.written("parallel.order")}, "no tool has another order")

@@ -250,7 +250,7 @@ class CandidateCosts:
     def _tied(self, p: int) -> tuple[tuple[int, int], ...]:
         """Pipeline ranks that share a parameter with this one; its own chunks that share one, in the order of their backwards."""
         pairs = [(self._home[one], self._home[other]) for one, other, _ in self.plan.model.ties]
-        here = self.plan.tied_on(p).values()
+        here = self.plan.ties.on(p).values()
         chunks = [pair for tied in here for pair in ((tied.owner, tied.owner), (tied.first, tied.last))]
         return (*(pair for pair in pairs if pair[0] != pair[1] and p in pair), *chunks)
 
