@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import math
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from parsim import simulate
+from parsim import load, simulate
 from parsim.errors import ModelError, ParsimError
 from parsim.kernel import Attention, Gemm
 from parsim.model.catalogue import build_model
@@ -17,7 +18,10 @@ from parsim.model.flops import flop_per_token
 from parsim.model.liveness import tape
 from parsim.model.loss import Loss
 from parsim.model.model import Model, Workload, parameter_count
+from parsim.program.check import check
+from parsim.run import execute
 from parsim.scenario import files
+from parsim.scenario.build import build
 
 S = 4096
 SMALL: dict[str, Any] = {
@@ -88,13 +92,117 @@ def test_folded_is_unfolded(changes: dict[str, Any]) -> None:
     assert folded.peak_memory == whole.peak_memory
 
 
+@pytest.mark.parametrize("changes", [{"tied_embeddings": True}, {"embedding_width": 128}])
+def test_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ModelError, match="that are not tied"):
+        build_model({**files.read(files.find("models", "deepseek-v3")).tree, "mtp": 1, **changes}, name="x", base_lookup=dict)
+
+
+@pytest.mark.parametrize("modules", [2, 3])
+def test_every_module_adds_as_much_as_the_first(modules: int) -> None:
+    """Each norms the states before it but the first, which takes the model's final norm with it."""
+    assert parameter_count(deepseek(modules)) == parameter_count(deepseek(0)) + modules * 11_610_067_968
+    assert executed(deepseek(modules)) == executed(deepseek(0)) + modules * 3_397_296_128
+    assert deepseek(modules).block_names[62:-1] == ("mtp", "mtp 2", "mtp 3")[:modules]
+    assert sum(isinstance(operator, Loss) for operator in deepseek(modules).blocks[-1].operators) == 1 + modules
+    plan = execute(build(load(scenario(modules)))).plan
+    assert plan.ties.across_stages == [(0, 1, 1024 * 256)]  # one copy of the table on the last stage, whatever looks words up
+    assert [chunk.blocks for chunk in plan.chunks] == [(0, 1, 2), (3, 4, *range(5, 5 + modules + 1))]
+
+
+def over_tensor_ranks(mtp: int, size: int, *, sequence_parallel: bool = True, **pipeline: Any) -> dict[str, Any]:
+    tree = scenario(mtp, gradient_accumulation=4)
+    tree["parallel"]["tensor"] = {"size": size, "sequence_parallel": sequence_parallel and size > 1}
+    tree["parallel"]["expert"] = {"size": 2, "tensor": 1} if sequence_parallel else {}
+    tree["parallel"]["pipeline"] |= pipeline
+    return tree
+
+
+def test_tensor_ranks_share_a_modules_work() -> None:
+    """Of each product 1/t; the projection's columns are gathered."""
+    block = deepseek(1).blocks[62]
+
+    def flop(tensor: int) -> float:
+        at = Workload(batch=1, sequence=S, tensor=tensor, sequence_parallel=tensor > 1, expert=4, expert_tensor=1)
+        works = [operator.work(at) for operator in block.operators if "mixture" not in operator.name]
+        return math.fsum(kernel.flop for work in works for kernel in work.forward if isinstance(kernel, Gemm | Attention))
+
+    assert flop(1) == 4 * flop(4)
+    split = [(p.name, p.split) for p in block.parameters() if p.name in ("projection.weight", "word_embeddings.weight")]
+    assert split == [("word_embeddings.weight", 0), ("projection.weight", 0)]
+
+
+@pytest.mark.parametrize("sequence_parallel", [True, False])
+def test_messages_of_a_module_over_tensor_ranks(sequence_parallel: bool) -> None:
+    """Of 128 tokens with h = 256, in units of T h: both halves of the projection's input (as wide: the latents, 512), and its columns."""
+    rows = []
+    for mtp in (0, 1):
+        found = simulate(over_tensor_ranks(mtp, 2, sequence_parallel=sequence_parallel)).collectives
+        rows.append({(row.kind, row.bytes / (128 * 256 * 2)): row.count for row in found if row.axis == "tensor"})
+    more = {key: rows[1][key] - rows[0].get(key, 0) for key in rows[1]}
+    passes, both = 4, 2
+    if sequence_parallel:  # before the projection, again for its weight, and its input's gradient
+        assert (more["all_gather", 2], more["reduce_scatter", 2]) == (2 * passes * both, passes * both)
+        columns, table, head, attention, shared = 2, 1, 2, 1, 3  # gathers: forward, saved inputs, gradients of what scatters
+        assert more["all_gather", 1] == passes * (columns + table + head + attention + shared)
+        assert more["reduce_scatter", 1] == passes * (table + attention + 1 + 1 + 1)  # the shared expert's two, and the head's
+    else:
+        assert (more["all_reduce", 2], more["all_gather", 1]) == (passes * both, passes)
+
+
+def test_folded_is_unfolded_over_tensor_ranks() -> None:
+    tree = over_tensor_ranks(2, 2)
+    folded, whole = simulate(tree), simulate(tree, unfolded=True)
+    assert folded.step_time == pytest.approx(whole.step_time, rel=1e-9)
+    assert folded.peak_memory == whole.peak_memory
+    assert check(execute(build(load(tree))).trace.program) == []
+
+
+V = {"virtual_stages": 2}
+
+
 @pytest.mark.parametrize(
-    ("changes", "message"), [({"mtp": 2}, "not supported yet: 2 modules"), ({"mtp": 1, "tied_embeddings": True}, "that are not tied")]
-)
-def test_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ModelError, match=message):
-        build_model({**files.read(files.find("models", "deepseek-v3")).tree, **changes}, name="x", base_lookup=dict)
-    tree = scenario(1)
-    tree["parallel"]["tensor"] = {"size": 2, "sequence_parallel": True}
-    with pytest.raises(ParsimError, match="not supported yet: multi-token prediction"):
+    "pipeline",
+    [{"schedule": "gpipe"}, {"schedule": "interleaved", **V}, {"schedule": "zb-h1"}, {"schedule": "zb-v", **V}, {"schedule": "v-half", **V},
+     {"schedule": "interleaved-zb", **V}, {"schedule": "dualpipev", **V}, {"schedule": "dualpipe"}],
+)  # fmt: skip
+def test_schedules(pipeline: dict[str, Any]) -> None:
+    """Where first and last stage are on one rank the table is one, as DeepSeek-V3 shares it (2412.19437, 3.2.2); else there is a copy."""
+    tree = over_tensor_ranks(1, 1, **pipeline)
+    result = execute(build(load(tree)), unfolded=True)
+    assert check(result.trace.program) == []
+    plan, here = result.plan, pipeline["schedule"] in ("zb-v", "v-half", "dualpipev", "dualpipe")
+    names = [weight.name for chunk in plan.of_rank(0) for weight in plan.weights(chunk)]
+    assert len(names) == len(set(names))
+    assert "mtp.word_embeddings.weight" not in names
+    assert (plan.ties.across_stages == []) == here
+    assert any(op.name == "all_reduce tied embedding" for op in result.trace.program.ops) != here
+    assert len(plan.ties.chunks) == (2 if pipeline["schedule"] == "dualpipe" else here)
+
+
+def test_both_ways_every_rank_holds_the_whole_model() -> None:
+    """Two stages on two ranks that each have both: parameters once, whichever direction uses them."""
+    plan = execute(build(load(over_tensor_ranks(1, 1, schedule="dualpipe")))).plan
+    tree = over_tensor_ranks(1, 1, schedule="dualpipe")
+    assert simulate(tree).step_time == pytest.approx(simulate(tree, unfolded=True).step_time, rel=1e-9)
+    counts = [sum(weight.count for chunk in plan.of_rank(rank) for weight in plan.weights(chunk)) for rank in (0, 1)]
+    single = execute(build(load(over_tensor_ranks(1, 1)))).plan
+    stages = [sum(weight.count for weight in single.weights(chunk)) for chunk in single.chunks]
+    assert counts == [sum(stages) - 1024 * 256] * 2
+
+
+def test_ranks_that_step_alone() -> None:
+    tree = over_tensor_ranks(1, 1, schedule="zb-h2", post_validation=True)
+    with pytest.raises(ParsimError, match=r"an embedding that is tied to further prediction modules; leave model\.mtp out"):
         simulate(tree)
+
+
+def test_counted_tokens_of_a_module(tmp_path: Path) -> None:
+    """Its experts follow those of the layers: number 4 of four layers, the first of which is dense."""
+    counted = tmp_path / "load.csv"
+    rows = [f"{layer},{expert},{1 + (layer == 4) * expert}" for layer in (1, 2, 3, 4) for expert in range(8)]
+    counted.write_text("\n".join(["layer,expert,tokens", *rows]) + "\n", encoding="utf-8")
+    tree = scenario(1)
+    tree["parallel"]["expert"]["imbalance"] = {"histogram": str(counted)}
+    plan = execute(build(load(tree))).plan
+    assert {block: rows.busiest for block, rows in plan.loads.items()} == {2: 1.0, 3: 1.0, 4: 1.0, 5: pytest.approx(4 * 15 / 36)}
