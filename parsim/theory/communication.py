@@ -101,6 +101,18 @@ def all_to_all_time(ranks: int, size: float, bandwidth: float, latency: float = 
     return (ranks - 1) / ranks * size / bandwidth + latency
 
 
+def torus_all_to_all_time(longest: int, size: float, bandwidth: float) -> float:
+    """All-to-all on a torus with wrap-around whose longest dimension has `longest` chips, an even number [s]; `size` as above.
+
+    Both ways of a ring of k chips carry k^2/8 shares of S/k over every wire of `bandwidth` per direction: S k / (8 b). Dimensions work
+    beside each other.
+
+    >>> round(1e3 * torus_all_to_all_time(16, 1e9, 90e9), 2)
+    22.22
+    """
+    return size * longest / (8 * bandwidth)
+
+
 def hierarchical_all_reduce_time(nodes: int, per_node: int, size: float, inner: float, outer: float) -> float:
     """Reduce-scatter in the node, all-reduce between nodes on S/g per rank, all-gather in the node, one after the other [s].
 

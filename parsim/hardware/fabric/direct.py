@@ -63,7 +63,8 @@ class FullMesh(Fabric):
 class Torus(Fabric):
     """Machines at the points of a torus, one link each way to both neighbours along every dimension.
 
-    A message travels dimension by dimension, the shorter way round (the positive way on a tie).
+    A message travels dimension by dimension, the shorter way round. Half way round both are as short: machines at even coordinates take
+    the positive way and the others the negative, so that an exchange among all loads both ways alike.
     """
 
     kind = "torus"
@@ -100,7 +101,8 @@ class Torus(Fabric):
         links: list[int] = []
         for axis, size in enumerate(self.dims):
             forward = (there[axis] - here[axis]) % size
-            step = 1 if forward <= size - forward else -1
+            tie = 2 * forward == size
+            step = 1 if (here[axis] % 2 == 0 if tie else 2 * forward < size) else -1
             while here[axis] != there[axis]:
                 links.append((self.at(here) * len(self.dims) + axis) * 2 + (0 if step > 0 else 1))
                 here[axis] = (here[axis] + step) % size
