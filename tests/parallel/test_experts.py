@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from parsim import load, simulate, sweep
 from parsim.errors import ParsimError
 from parsim.model.model import parameter_count
+from parsim.parallel.expert_load import capacity
 from parsim.parallel.experts import expert_mesh
 from parsim.parallel.groups import EXPERT, EXPERT_DATA, EXPERT_TENSOR, Groups, Mesh
 from parsim.parallel.settings import ContextParallel, DataParallel, ExpertParallel, Parallelism, TensorParallel
@@ -93,6 +94,10 @@ ROUNDED = 4 * 2**21
 """what PyTorch's allocator adds to the buffers of gradients and the shards of states: up to 2 MiB each"""
 
 
+DEEPSEEK = (17_117_633_536, 653_908_770_816)
+"""its parameters outside experts, and in them"""
+
+
 class TestStates:
     """6 B of weight and gradient, and 12 B of optimizer states over the ranks with the same weights: N c for others, edp for experts."""
 
@@ -117,7 +122,57 @@ class TestStates:
         others = parameter_count(built.model) - experts - norms
         replicas, copies, states = 16 // t, 16 // (ep * etp), 4 + 2 * moments
         local, own = others / t + norms, experts / (ep * etp)
-        assert state_bytes(simulate(tree)) == pytest.approx(local * (6 + states / replicas) + own * (6 + states / copies), abs=ROUNDED)
+        report = simulate(tree)
+        assert state_bytes(report) == pytest.approx(local * (6 + states / replicas) + own * (6 + states / copies), abs=ROUNDED)
+        sent = copies_of(built) * 1024 * 2  # token copies of a rank, in bf16
+        exchanged = {(row.kind, row.bytes) for row in report.collectives if row.axis == "expert"}
+        expected = {("all_to_all", sent), ("all_to_all", 4 * copies_of(built))} if ep > 1 else set()
+        if etp > 1 and (ep > 1 or etp != t):
+            expected |= {("all_gather", etp * sent), ("reduce_scatter", etp * sent)}
+        assert exchanged == expected
+
+    @pytest.mark.parametrize(
+        ("others", "experts", "ranks", "ep", "stages", "moments", "expected"),
+        [
+            # bytes by hand, evenly split over stages; DeepSeek-V3's 17,117,633,536 parameters besides 653,908,770,816 of experts
+            (1e9, 8e9, 16, 8, 1, 4, 18_750_000_000),
+            (*DEEPSEEK, 256, 64, 4, 4, 67.4807 * 2**30),
+            (*DEEPSEEK, 256, 8, 8, 4, 98.3444 * 2**30),
+            (*DEEPSEEK, 256, 32, 2, 4, 134.2140 * 2**30),
+            (*DEEPSEEK, 256, 8, 16, 4, 63.8193 * 2**30),
+            (*DEEPSEEK, 256, 64, 4, 2, 57.7159 * 2**30),
+        ],
+    )
+    def test_by_hand(self, others, experts, ranks, ep, stages, moments, expected):
+        """What ranks hold whose experts have edp = ranks / (ep p) copies, under the laws above."""
+        stage, states = ranks // stages, 4 + 2 * moments
+        held = others / stages * (6 + states / stage) + experts / ep / stages * (6 + states / (stage // ep))
+        assert held == pytest.approx(expected, abs=1e-4 * 2**30)
+
+    def test_parameters_of_deepseek_v3(self):
+        model = build(load({**scenario(), "model": "deepseek-v3"})).model
+        experts = sum(p.count for block in model.blocks for p in block.parameters() if p.expert)
+        assert (parameter_count(model) - experts, experts) == DEEPSEEK
+
+
+def copies_of(built):
+    """Token copies of a rank in a micro-batch."""
+    training, tensor = built.training, built.parallelism.tensor.size
+    return training.micro_batch * training.sequence_length // tensor * int(built.model.facts["top_k"])
+
+
+def test_capacity_and_what_leaves_a_rank():
+    assert (capacity(4096, 8, 256, 1.0), capacity(4096, 2, 8, 1.25)) == (128, 1280)
+    copies = 4096 * 8 * 7168 * 2
+    assert [copies * (ep - 1) // ep for ep in (8, 16, 32, 64)] == [411_041_792, 440_401_920, 455_081_984, 462_422_016]
+    rows = {}
+    for ep in (8, 64):
+        tree = scenario({"nodes": ep // 8}, expert={"size": ep})
+        tree["model"] = {"base": "deepseek-v3", "layers": 1, "experts": {"dense_layers": 0}}
+        tree["training"]["sequence_length"] = 4096
+        links = simulate(tree).measured.trace.program
+        rows[ep] = {op.collective.bytes for op in links.ops if op.collective is not None and op.name == "all_to_all mixture.dispatch"}
+    assert rows == {8: {copies}, 64: {copies}}
 
 
 def peak(report):

@@ -79,6 +79,12 @@ def hidden(forms: tuple[Form, Form, int], products: tuple[float, ...], collectiv
     return sum(one + collective - form(parts, one, collective) for one in products)
 
 
+def test_by_hand() -> None:
+    """Eight ranks, products of 100 in all; a gather of 40 or 140, a scatter in four parts of 40 or 140."""
+    assert [gather_and_product_time(8, 100, wire) for wire in (40, 140)] == [100, 152.5]
+    assert [product_and_scatter_time(4, 100, wire) for wire in (40, 140)] == [110, 165]
+
+
 @pytest.mark.parametrize(
     ("overlap", "settings", "forms"),
     [
