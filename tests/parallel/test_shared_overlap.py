@@ -18,8 +18,9 @@ from parsim.model.liveness import tape
 from parsim.model.model import Block, Model, Workload, parameter_count
 from parsim.model.shared_overlap import overlap_shared_experts
 from parsim.program.check import check
-from parsim.run import execute
+from parsim.run import execute, step_of
 from parsim.scenario.build import build
+from parsim.study.search.bounds import Bounder
 
 LAYERS, MICRO_BATCHES, TOKENS, HIDDEN = 2, 3, 512, 256
 MODEL: dict[str, Any] = {
@@ -118,6 +119,19 @@ def test_on_a_machine(tensor: int, dispatcher: str) -> None:
     assert whole.step_time == pytest.approx(on.step_time, rel=1e-9)
     assert whole.peak_memory == on.peak_memory
     assert check(execute(build(load(tree(tensor=tensor, dispatcher=dispatcher)))).trace.program) == []
+
+
+@pytest.mark.parametrize("dispatcher", ["alltoall", "deepep", "hybridep"])
+def test_bounds_know_what_shows(dispatcher: str) -> None:
+    """One search asks for both: no bound beats its simulation, and that of the overlapped step is the smaller one."""
+    bounder, found = Bounder(), []
+    for flag in (False, True):
+        built = build(load(tree(flag, dispatcher=dispatcher)))
+        step, bound = step_of(built), bounder.bounds(built)
+        assert 0.95 * step.step_time < bound.step_time <= step.step_time * (1 + 1e-9)
+        assert 0 < bound.peak_memory <= max(step.peaks.values())
+        found.append(bound.step_time)
+    assert found[1] < found[0]
 
 
 def test_over_tensor_ranks_tokens_are_gathered_once_and_scattered_behind_both_gradients() -> None:

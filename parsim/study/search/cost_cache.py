@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Any, TypeVar, cast
 
 from parsim.errors import Finding, PlanError
-from parsim.hardware.interconnect import Interconnect
 from parsim.kernel import Kernel
 from parsim.model.model import Block, Model
 from parsim.parallel.groups import EXPERT, EXPERT_MODEL, EXPERT_TENSOR, OPERATOR_AXES, PIPELINE, REPLICATING, STAGE, TENSOR
@@ -20,7 +19,7 @@ from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.plan_findings import CENTRAL
 from parsim.parallel.settings import DataParallel, PipelineParallel, Recompute
 from parsim.parallel.stages import checkpoint_groups
-from parsim.scenario.built import Built, clock_of, plan_of
+from parsim.scenario.built import Built, clock_of, plan_of, wires_of
 from parsim.study.search.chains import short
 from parsim.study.search.costs import BlockCost, RankTimes, StageMemory, block_cost, stage_memory, stage_times
 from parsim.study.search.prices import ChainPrices, Prices
@@ -67,9 +66,10 @@ class CostCache:
         pipeline = built.parallelism.pipeline
         slots = pipeline.slots or short(pipeline.schedule, pipeline.size, built.training.micro_batches, pipeline.virtual_stages)
         plan = plan_of(replace(built, parallelism=replace(built.parallelism, pipeline=replace(pipeline, slots=slots))), clock)
-        where = (built.cluster, self.number(built.gpus), built.collectives)
-        wires = self.known(("prices", *where), lambda: Prices(built.cluster, Interconnect(built.cluster, built.gpus, built.collectives)))
-        machine = self.number((self._model(built.model), len(plan.model.blocks), *where))
+        interconnect = wires_of(built, plan)
+        where = (built.cluster, self.number(built.gpus), built.collectives, interconnect.tokens)
+        wires = self.known(("prices", *where), lambda: Prices(built.cluster, interconnect))
+        machine = self.number((self._model(built.model), len(plan.model.blocks), plan.parallelism.expert.shared_overlap, *where))
         return CandidateCosts(self, plan, ChainPrices(plan, wires), clock, machine)
 
     def known(self, key: Hashable, make: Callable[[], T]) -> T:
