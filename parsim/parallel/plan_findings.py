@@ -86,7 +86,7 @@ def findings_of(
         if mesh.ranks != parallelism.data.size:
             text = f"{strategy} cannot be combined with tensor, context or pipeline parallelism"
             findings.append(Finding(text, "parallel.data.strategy", strategy, "use ddp"))
-    findings += _overlap_findings(training, parallelism)
+    findings += _overlap_findings(model, training, parallelism)
     findings += _direction_findings(training, parallelism)
     if parallelism.pipeline.size == 1 and parallelism.pipeline.virtual_stages > 1:
         text = f"{parallelism.pipeline.virtual_stages} virtual stages on 1 pipeline rank: there is nothing to interleave"
@@ -137,7 +137,7 @@ def _endless_findings(training: Training, parallelism: Parallelism) -> list[Find
     return findings
 
 
-def _overlap_findings(training: Training, parallelism: Parallelism) -> list[Finding]:
+def _overlap_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:
     """What passes that share a slot do not go with."""
     pipeline = parallelism.pipeline
     if pipeline.schedule not in OVERLAPPING and not pipeline.overlapped:
@@ -152,6 +152,9 @@ def _overlap_findings(training: Training, parallelism: Parallelism) -> list[Find
     if not parallelism.exchanges_tokens:
         text = "every rank holds all experts: there is no exchange that another micro-batch's compute could hide"
         findings.append(Finding(text, path, True, "leave it out, or spread the experts (parallel.expert.size)"))
+    if (modules := int(str(model.facts.get("mtp", 0)))) > 1:
+        text = f"passes side by side have one prediction module at most, not {modules} (Megatron-LM: transformer_config.py)"
+        findings.append(Finding(text, "model.mtp", modules, "use 1, or leave batch_overlap out"))
     if training.recompute.mode not in ("none", "selective"):
         text = f"passes side by side do not go with recomputed layers (mode {training.recompute.mode}; Megatron-LM refuses them, too)"
         findings.append(Finding(text, "training.recompute", training.recompute.mode, "use none, or {selective: [attention]}"))

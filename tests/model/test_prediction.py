@@ -197,6 +197,15 @@ def test_ranks_that_step_alone() -> None:
         simulate(tree)
 
 
+def test_one_module_beside_another_micro_batch() -> None:
+    tree = over_tensor_ranks(2, 1, schedule="interleaved", **V)
+    tree["parallel"]["expert"]["batch_overlap"] = True
+    with pytest.raises(ParsimError, match=r"one prediction module at most, not 2 \(Megatron-LM"):
+        simulate(tree)
+    tree["model"]["mtp"] = 1
+    assert check(execute(build(load(tree))).trace.program) == []
+
+
 def test_counted_tokens_of_a_module(tmp_path: Path) -> None:
     """Its experts follow those of the layers: number 4 of four layers, the first of which is dense."""
     counted = tmp_path / "load.csv"
