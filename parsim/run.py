@@ -12,17 +12,12 @@ from time import perf_counter
 from typing import Any, Literal
 
 from parsim.errors import Finding, InputError
-from parsim.hardware.interconnect import Interconnect
-from parsim.hardware.interference import MODELS, DeviceInterference
 from parsim.kernel import Kernel
-from parsim.parallel.custom_strategy import blamed
 from parsim.parallel.groups import PIPELINE
 from parsim.parallel.plan import Plan
 from parsim.parallel.schedules import BIDIRECTIONAL, CUSTOM, ENDLESS, OVERLAPPING, SPLIT, grows, schedule
 from parsim.parallel.schedules.repetition import repetitions, shorter
-from parsim.program.check import refuse_illegal
-from parsim.program.folding import FoldedInterconnect, classes_of, lower
-from parsim.program.script import write
+from parsim.prepared import prepare
 from parsim.report.assemble import assemble
 from parsim.report.economics import Economics, economics
 from parsim.report.estimate import Confidence
@@ -34,12 +29,12 @@ from parsim.report.steady import steady_period
 from parsim.report.timeline import Timeline
 from parsim.report.wiring import wiring_of
 from parsim.scenario.build import build
-from parsim.scenario.built import Built, clock_of, plan_of, wires_of
+from parsim.scenario.built import Built, clock_of
 from parsim.scenario.confidence import confidence
 from parsim.scenario.load import load
 from parsim.scenario.provenance import provenance
 from parsim.scenario.scenario import Scenario, place_texts
-from parsim.simulation.engine import Engine, collector_paused
+from parsim.simulation.engine import collector_paused
 from parsim.simulation.periods import period_of
 from parsim.theory.pipeline import bubble_fraction
 
@@ -196,26 +191,7 @@ def _from_periods(built: Built) -> StepResult | None:
 def execute(built: Built, *, unfolded: bool = False, clock: Callable[[Kernel], float] | None = None) -> Run:
     """Plan, fold, lower and run; the garbage collector rests meanwhile. `clock` instead of that of the job's GPUs."""
     with collector_paused():
-        clock = clock or clock_of(built)
-        job = plan_of(built, clock)
-        wires = wires_of(built, job)
-        beside = interference_of(built, wires)
-        with blamed(job.parallelism.data.custom):
-            scripts = write(job, clock)
-            classes = classes_of(job, wires, scripts, built.background)
-            lowering = lower(job, clock, scripts, None if unfolded else classes)
-        refuse_illegal(job, lowering.program)
-        folded = FoldedInterconnect(wires, classes)
-        fabric = wires if unfolded else folded
-        others = built.background if unfolded else tuple(map(folded.background, built.background))
-        trace = Engine(lowering.program, fabric, interference=beside, background=others).run()
-        return Run(job, lowering, trace, classes, wires.cost, not unfolded, built.training.micro_batches, 0.0, fabric.cost)
-
-
-def interference_of(built: Built, wires: Interconnect) -> DeviceInterference | None:
-    """How compute and communication slow each other down; None for off."""
-    model = MODELS[built.interference]
-    return None if model is None else DeviceInterference(model, wires.cost, built.cluster, built.gpus)
+        return prepare(built, unfolded=unfolded, clock=clock).run()
 
 
 def bubble_theory(job: Plan, micro_batches: int) -> float | None:

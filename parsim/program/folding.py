@@ -141,10 +141,15 @@ def lower(plan: Plan, clock: Callable[[Kernel], float], scripts: Scripts, classe
     return lowering
 
 
-def classes_of(plan: Plan, interconnect: Interconnect, scripts: Scripts, background: Sequence[Background] = ()) -> Classes:
-    """The coarsest equitable partition at least as fine as "one class per stage, role and speed"."""
-    first: dict[tuple[int, str, float], int] = {}
-    kinds = zip(plan.mesh.coordinates(PIPELINE), plan.roles(), plan.speeds(), strict=True)
+def classes_of(
+    plan: Plan, interconnect: Interconnect, scripts: Scripts, background: Sequence[Background] = (), apart: Sequence[int] = ()
+) -> Classes:
+    """The coarsest equitable partition at least as fine as "one class per stage, role and speed".
+
+    `apart`: a number per rank; ranks of different numbers are told apart, too.
+    """
+    first: dict[tuple[int, str, float, int], int] = {}
+    kinds = zip(plan.mesh.coordinates(PIPELINE), plan.roles(), plan.speeds(), apart or [0] * plan.mesh.ranks, strict=True)
     seed = np.array([first.setdefault(kind, rank) for rank, kind in enumerate(kinds)], dtype=np.uint64)
     incidence = LinkIncidence(plan, interconnect, families(scripts), background)
     ranks, links, groups = incidence.colour(seed)

@@ -131,7 +131,7 @@ class CarriedTransfers:
             equal: Counter[tuple[Bundle, float]] = Counter()
             for flow in moving:
                 wires = [(wire, 1.0 / (flow.cap * len(moving))) for _, _, wire in transfer.sides if wire]
-                equal[self._network.bundle((*flow.path, *wires), flow.cap, flow.weight), flow.volume] += 1
+                equal[self._network.bundle((*flow.path, *wires), flow.cap, flow.weight), flow.volume * transfer.scale] += 1
             transfer.flows = tuple((bundle, volume, members) for (bundle, volume), members in equal.items())
         return transfer.flows
 

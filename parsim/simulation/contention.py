@@ -59,7 +59,7 @@ class LinkContention(dict[int, "Transfer"]):
 class Transfer:
     """What ops of one spec do: a collective in its lanes."""
 
-    __slots__ = ("collective", "contentions", "demand", "flows", "free", "latency", "runs", "seconds", "sides", "waits")
+    __slots__ = ("collective", "contentions", "demand", "flows", "free", "latency", "runs", "scale", "seconds", "sides", "waits")
 
     def __init__(self, collective: Collective, waits: float, latency: float, free: Uncontended | None, sides: Sides) -> None:
         self.collective = collective
@@ -79,6 +79,8 @@ class Transfer:
         """(bundle, bytes, equal flows) as the network carries them; made on first use"""
         self.runs = 0
         """how often it ran without the network"""
+        self.scale = 1.0
+        """how many times its bytes the network carries"""
 
 
 class Beside(Transfer):
@@ -130,6 +132,16 @@ class Transfers:
         if self._lazy:
             made.demand = demand
             made.contentions = tuple(self._contention(link, asked) for link, asked in demand.items())
+        self._made.append(made)
+        return made
+
+    def scaled(self, transfer: Transfer, factor: float) -> Transfer:
+        """One that takes `factor` times as long alone: its waiting, its latency and its bytes, at the same rates."""
+        free = transfer.free
+        if free is not None:
+            free = Uncontended(free.time * factor, tuple((link, size * factor, full * factor) for link, size, full in free.loads))
+        made = Transfer(transfer.collective, transfer.waits * factor, transfer.latency * factor, free, transfer.sides)
+        made.demand, made.contentions, made.scale = transfer.demand, transfer.contentions, factor
         self._made.append(made)
         return made
 

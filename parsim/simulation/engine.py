@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 from array import array
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from math import inf, isnan, nan
 from typing import Any, Protocol
@@ -28,6 +28,7 @@ from parsim.simulation.contention_free import add_uses, contention_free
 from parsim.simulation.deadlock import explain
 from parsim.simulation.devices import Device, Interference, Kernel, LoadSets, Rates
 from parsim.simulation.network import Network
+from parsim.simulation.scaled_works import scaled
 from parsim.simulation.trace import LinkUse, Trace
 
 _PRIVATE = 10**9
@@ -81,6 +82,7 @@ class Engine:
     background: traffic of other jobs on the links; it is there from time 0 until the last op has ended.
     processes: SimPy processes beside the ops: generator functions of the run, which may wait for anything in its `env` and change
         links (`Run.set_capacity`) and devices (`Run.set_speed`). They end with the last op.
+    factors: by op, how many times as long it takes alone: a kernel its duration, a transfer its latency and its bytes. None: 1.
     """
 
     def __init__(
@@ -93,8 +95,10 @@ class Engine:
         capacity_changes: Iterable[tuple[float, int, float]] = (),
         background: Iterable[Background] = (),
         processes: Iterable[Process] = (),
+        factors: Sequence[float] | None = None,
     ) -> None:
         self.program = program
+        self.factors = factors
         self.interconnect = interconnect
         self.interference = interference
         self.pause_collector = pause_collector
@@ -126,6 +130,7 @@ class Run:
         self._interference = engine.interference
         self._changes = engine.capacity_changes
         self._processes = engine.processes
+        self._factors = engine.factors
         self.network = Network(self.env, self._capacity)
         count = len(self.program.spec)
         self.start = array("d", [nan]) * count
@@ -141,7 +146,9 @@ class Run:
         """devices whose kernel, loads or speed have changed now"""
         self._lanes: dict[str, int] = {}
         self._works: list[Any] = []
-        """by spec: the seconds that nothing changes, a kernel or a transfer"""
+        """by place: the seconds that nothing changes, a kernel or a transfer"""
+        self._places: Sequence[int] = self.program.spec
+        """by op: its place among the works"""
         self._carried = CarriedTransfers(self.env, self.network, self._cost, self._transfer, self.start, self._end_transfer)
 
     # -- what processes may do ------------------------------------------------------------------------------------
@@ -182,6 +189,8 @@ class Run:
                 self._works.append(Beside(spec.duration, ((self._device(spec.lanes[0].rank), load, 0),)))
             else:
                 self._works.append(float(spec.duration))
+        if self._factors is not None:
+            self._works, self._places = scaled(self.program, self._works, self._factors, self._transfers), range(len(self._places))
 
     def _example(self, spec: OpSpec) -> object:
         return next((op for op in self.program.ops if op.spec is spec), spec)
@@ -247,7 +256,7 @@ class Run:
         A number below 0 is a kernel that may have ended (~index), one from `count` on a transfer (count + index).
         """
         env, start, end, paced = self.env, self.start, self.end, self._paced
-        spec, successors, works, blockers = self.program.spec, self.program.successors, self._works, self.program.blockers.copy()
+        spec, successors, works, blockers = self._places, self.program.successors, self._works, self.program.blockers.copy()
         queue, push, count, events, now = env.entries, env.push, len(spec), 0, 0.0
         left, under_way = count, 0
         ready = [index for index, blocking in enumerate(blockers) if not blocking]
@@ -341,7 +350,7 @@ class Run:
 
     def _transfer(self, index: int) -> Transfer:
         """What an op transfers."""
-        transfer: Transfer = self._works[self.program.spec[index]]
+        transfer: Transfer = self._works[self._places[index]]
         return transfer
 
     def _ends(self, index: int, transfer: Transfer) -> bool:

@@ -7,9 +7,9 @@ import pytest
 from parsim.hardware.interconnect import Interconnect
 from parsim.program.folding import FoldedInterconnect, fold
 from parsim.program.lowering import Lowering
-from parsim.run import clock_of, plan_of
 from parsim.scenario import load
 from parsim.scenario.build import build
+from parsim.scenario.built import clock_of, plan_of
 from parsim.simulation.engine import Engine, collector_paused
 
 CASES = {

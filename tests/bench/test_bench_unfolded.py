@@ -5,9 +5,10 @@ from time import process_time
 import pytest
 
 from parsim.program.lowering import Lowering
-from parsim.run import clock_of, execute, plan_of
+from parsim.run import execute
 from parsim.scenario import load
 from parsim.scenario.build import build
+from parsim.scenario.built import clock_of, plan_of
 from parsim.simulation.engine import collector_paused
 
 MODEL = {"base": "gpt3-1.3b", "layers": 16}

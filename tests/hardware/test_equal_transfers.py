@@ -6,9 +6,9 @@ import pytest
 
 from parsim.hardware.interconnect import Interconnect
 from parsim.program.program import Collective
-from parsim.run import clock_of, plan_of
 from parsim.scenario import load
 from parsim.scenario.build import build
+from parsim.scenario.built import clock_of, plan_of
 
 
 def job(topology, nodes, **parallel):

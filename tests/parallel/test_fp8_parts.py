@@ -115,7 +115,7 @@ def test_an_attention_core_of_8k_tokens_takes_its_bf16_time():
 
 
 def run_kernels(built):
-    from parsim.run import clock_of, plan_of
+    from parsim.scenario.built import clock_of, plan_of
 
     plan = plan_of(built, clock_of(built))
     for block in plan.model.blocks:

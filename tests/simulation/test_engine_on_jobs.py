@@ -14,9 +14,10 @@ from parsim import simulate
 from parsim.errors import ParsimError
 from parsim.hardware.interconnect import Interconnect
 from parsim.parallel.schedules import V_SHAPED
+from parsim.prepared import interference_of
 from parsim.program.folding import FoldedInterconnect
 from parsim.program.lowering import Lowering
-from parsim.run import execute, interference_of, step_of
+from parsim.run import execute, step_of
 from parsim.scenario import files
 from parsim.scenario.build import build
 from parsim.scenario.built import clock_of, plan_of

@@ -1,0 +1,100 @@
+"""A step made ready: planned, folded, lowered and priced once, run as often as one likes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from parsim.hardware.interconnect import Interconnect
+from parsim.hardware.interference import MODELS, DeviceInterference
+from parsim.hardware.transfers import Background
+from parsim.kernel import Kernel
+from parsim.parallel.custom_strategy import blamed
+from parsim.parallel.plan import Plan
+from parsim.program.check import refuse_illegal
+from parsim.program.folding import Classes, FoldedInterconnect, classes_of, lower
+from parsim.program.lowering import Lowering
+from parsim.program.script import Scripts, write
+from parsim.report.simulated import Run
+from parsim.scenario.built import Built, clock_of, plan_of, wires_of
+from parsim.simulation.engine import Engine, Process, collector_paused
+from parsim.simulation.trace import Trace
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """All that a step needs before time passes. Nothing of it changes by running it."""
+
+    built: Built
+    plan: Plan
+    scripts: Scripts
+    classes: Classes
+    """who stands for whom in a folded program"""
+    lowering: Lowering
+    wires: Interconnect
+    """the whole fabric"""
+    fabric: Interconnect | FoldedInterconnect
+    """the fabric as the lowered ranks see it, with the load of all they stand for"""
+    interference: DeviceInterference | None
+    background: tuple[Background, ...]
+    """traffic of other jobs as the lowered ranks see it"""
+    folded: bool
+    clock: Callable[[Kernel], float]
+
+    def trace(self, factors: Sequence[float] | None = None, processes: Iterable[Process] = ()) -> Trace:
+        """Let time pass. `factors`: by op of the program, how many times as long it takes alone; see `Engine`."""
+        engine = Engine(
+            self.lowering.program,
+            self.fabric,
+            interference=self.interference,
+            background=self.background,
+            factors=factors,
+            processes=processes,
+        )
+        return engine.run()
+
+    def run(self, factors: Sequence[float] | None = None, processes: Iterable[Process] = ()) -> Run:
+        """Let time pass, as `trace`; with all that a report asks for."""
+        trace = self.trace(factors, processes)
+        micro_batches = self.built.training.micro_batches
+        return Run(
+            self.plan, self.lowering, trace, self.classes, self.wires.cost, self.folded, micro_batches, 0.0, self.fabric.cost
+        )  # fmt: skip
+
+    def apart(self, kinds: Sequence[int]) -> Prepared:
+        """The same step with ranks told apart that differ in `kinds` (one number per rank), though they do the same."""
+        with collector_paused():
+            classes = classes_of(self.plan, self.wires, self.scripts, self.built.background, kinds)
+            return _lowered(self.built, self.clock, self.plan, self.wires, self.scripts, classes, unfolded=False)
+
+
+def prepare(built: Built, *, unfolded: bool = False, clock: Callable[[Kernel], float] | None = None) -> Prepared:
+    """Plan, fold and lower; the garbage collector rests meanwhile. `clock` instead of that of the job's GPUs. Raises as `simulate`."""
+    with collector_paused():
+        clock = clock or clock_of(built)
+        job = plan_of(built, clock)
+        wires = wires_of(built, job)
+        with blamed(job.parallelism.data.custom):
+            scripts = write(job, clock)
+            classes = classes_of(job, wires, scripts, built.background)
+        return _lowered(built, clock, job, wires, scripts, classes, unfolded=unfolded)
+
+
+def _lowered(
+    built: Built, clock: Callable[[Kernel], float], job: Plan, wires: Interconnect, scripts: Scripts, classes: Classes, *, unfolded: bool
+) -> Prepared:
+    with blamed(job.parallelism.data.custom):
+        lowering = lower(job, clock, scripts, None if unfolded else classes)
+    refuse_illegal(job, lowering.program)
+    folded = FoldedInterconnect(wires, classes)
+    others = built.background if unfolded else tuple(map(folded.background, built.background))
+    fabric = wires if unfolded else folded
+    return Prepared(
+        built, job, scripts, classes, lowering, wires, fabric, interference_of(built, wires), others, not unfolded, clock
+    )  # fmt: skip
+
+
+def interference_of(built: Built, wires: Interconnect) -> DeviceInterference | None:
+    """How compute and communication slow each other down; None for off."""
+    model = MODELS[built.interference]
+    return None if model is None else DeviceInterference(model, wires.cost, built.cluster, built.gpus)
