@@ -13,7 +13,7 @@ from parsim.terminal import Debug, Json, say, say_json
 
 EXAMPLE = "gpt2-ddp-4x-a100"
 """the shipped scenario that `new` copies"""
-LISTED = ("models", "devices", "topologies", "software", "schedules", "scenarios", "comparisons", "studies")
+LISTED = ("models", "devices", "topologies", "software", "schedules", "scenarios", "comparisons", "studies", "variability")
 
 
 def register(app: typer.Typer) -> None:
@@ -28,7 +28,9 @@ def list_(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List what comes with parsim: models, devices, topologies, software profiles, schedules, scenarios, comparisons, studies."""
+    """List what comes with parsim: models, devices, topologies, software profiles, schedules, scenarios, comparisons, studies,
+    profiles of variability.
+    """
     if kind is not None and kind not in LISTED:
         raise ScenarioError(Finding(f"there is no list of {kind!r}", value=kind, suggestion=f"choose from {', '.join(LISTED)}"))
     known = {name: _names(name) for name in LISTED if kind in (None, name)}

@@ -49,6 +49,7 @@ from parsim.scenario.strategy import (
     with_schedule,
     with_shared_outputs,
 )
+from parsim.scenario.variability import slow_ranks, variability_of
 
 if TYPE_CHECKING:
     from parsim.hardware.device import Device
@@ -136,6 +137,9 @@ class Builder:
             self._fail(ModelError, findings)
         if findings := blocking_findings(self.settings.software.host, placed):
             self._fail(ScenarioError, findings)
+        slow, findings = slow_ranks(self.settings.variability.slow, cluster, gpus)
+        if findings:
+            self._fail(PlanError, findings)
         self._stop()
         if training is None or split is None:
             raise ScenarioError("the scenario cannot be built")  # unreachable for the same reason
@@ -151,7 +155,7 @@ class Builder:
             runtime=effects.on_runtime(self._runtime(profile, devices, logits=not no_logits)),
             effects=effects,
             gpus=gpus,
-            slow={slow.rank: slow.speed for slow in self.settings.variability.slow},
+            slow=slow,
             batch_arithmetic=training[1],
             bytes_per_parameter=sum_text(precision, training[0].optimizer) + sum_suffix(recipe, precision),
             steps_to_train=steps_to_train(self.settings, training[0]),
@@ -162,6 +166,7 @@ class Builder:
             collectives=collective_settings(self.settings.cluster.collectives),
             interference=self.settings.cluster.interference,
             seed=self.settings.variability.seed,
+            variability=variability_of(self.scenario, self.assumptions),
             tokens=self.settings.training.tokens,
             background=others or (),
             economics=economics,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from parsim.hardware.transfers import Background
     from parsim.model.model import Model
     from parsim.scenario.scenario import Scenario
+    from parsim.simulation.variability import Variability
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class Built:
     """facts for `parsim.report.economics.economics`; None: nobody asked"""
     effects: Effects = field(default_factory=Effects)
     """what training steps show and single kernels do not"""
+    variability: Variability | None = None
+    """what is random; None: nothing"""
     background: tuple[Background, ...] = ()
     """traffic of other jobs"""
 

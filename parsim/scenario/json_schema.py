@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from parsim.scenario.schema import ScenarioSchema, sections
-from parsim.scenario.shortforms import SCALAR, SHORT, ZERO
+from parsim.scenario.shortforms import NUMBER, SCALAR, SHORT, ZERO
 
 FILE = "parsim.schema.json"
 """its name at the root of the repository; a scenario's first line points there"""
@@ -33,6 +33,10 @@ def schema() -> dict[str, Any]:
         section, _, key = path.rpartition(".")
         holder = definitions[names[section]] if section else root
         holder["properties"][key] = _or_text(holder["properties"][key])
+    for path in NUMBER:
+        section, _, key = path.rpartition(".")
+        properties = definitions[names[section]]["properties"]
+        properties[key] = _or_number(properties[key])
     for definition in (*definitions.values(), root):
         definition.pop("title", None)
     for path, name in names.items():
@@ -80,6 +84,13 @@ def _or_text(value: dict[str, Any]) -> dict[str, Any]:
     kept: dict[str, Any] = {key: value[key] for key in ("description", "default") if key in value}
     inner = {key: item for key, item in value.items() if key not in kept}
     return {"anyOf": [{"type": "string", "minLength": 1}, inner], **kept}
+
+
+def _or_number(value: dict[str, Any]) -> dict[str, Any]:
+    """A section that a number may stand for."""
+    kept: dict[str, Any] = {key: value[key] for key in ("description", "default") if key in value}
+    inner = {key: item for key, item in value.items() if key not in kept}
+    return {"anyOf": [{"type": "number"}, inner], **kept}
 
 
 def _described(old: Mapping[str, Any], new: dict[str, Any]) -> dict[str, Any]:

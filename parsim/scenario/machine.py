@@ -1,4 +1,4 @@
-"""The `cluster`, `software` and `variability` sections: what runs the job and how it misbehaves."""
+"""The `cluster` and `software` sections: what runs the job."""
 
 from __future__ import annotations
 
@@ -205,27 +205,3 @@ class SoftwareSection(Section):
     """device memory outside tensors"""
     effects: Annotated[Any, EffectsKind()] = "published"
     """published | none | a mapping of effects to values: what training steps show and single kernels do not"""
-
-
-class SlowSection(Section):
-    """One slow rank."""
-
-    rank: Annotated[int, Whole(0, 10**7)]
-    """which one"""
-    speed: Annotated[float, Number(0.0, 1.0, above=True)]
-    """its compute speed relative to the others"""
-
-
-class VariabilitySection(Section):
-    """What differs from a perfect machine."""
-
-    seed: Annotated[int, Whole(0, 2**63 - 1)] = 0
-    """random seed"""
-    runs: Annotated[int, Whole(1, 100_000)] = 1
-    """simulated repetitions"""
-    jitter: Annotated[float, Number(0.0, 1.0)] = 0.0
-    """relative spread of op times"""
-    slow: tuple[SlowSection, ...] = ()
-    """slow ranks: [{rank: 5, speed: 0.8}]"""
-    faults: Annotated[tuple[Any, ...], ListOf(Anything((dict,), "a mapping"))] = ()
-    """links that change: [{link: leaf0-spine0, at: 10 s, bandwidth: x0.5}]"""

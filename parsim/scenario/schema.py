@@ -9,11 +9,12 @@ from typing import Annotated, Any, get_args
 from pydantic import BaseModel, Field
 
 from parsim.scenario.economics import EconomicsSection
-from parsim.scenario.machine import ClusterSection, SoftwareSection, VariabilitySection
+from parsim.scenario.machine import ClusterSection, SoftwareSection
 from parsim.scenario.parallel import ParallelSection
 from parsim.scenario.shortforms import SHORT, SYNONYMS, ZERO, long_key
 from parsim.scenario.training import TrainingSection
 from parsim.scenario.values import Anything, Choice, Flag, Kind, ListOf, Section, Text, Whole
+from parsim.scenario.variability import VariabilitySection
 
 FLOP_CONVENTIONS = ("palm", "llm-foundry", "6n", "6n-non-embedding", "megatron", "megatron-lm", "exact", "exact-full")
 

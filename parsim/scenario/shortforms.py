@@ -78,8 +78,11 @@ SCALAR = {
     "training.loss": "kind",
     "cluster.fabric": "kind",
     "cluster.collectives": "profile",
+    "variability": "profile",
 }
 """section that a plain text may stand for -> the key the text is the value of"""
+NUMBER = {"variability.jitter": ("kernel", "collective")}
+"""section that a number may stand for -> the keys the number is the value of"""
 LATE_SCALAR = {"model": "base", "training.precision": "preset"}
 """the same, but only where a mapping is laid over the text"""
 SYNONYMS: dict[str, dict[Any, Any]] = {
@@ -133,6 +136,13 @@ class Layer:
                 holder[key] = {inner: holder[key]}
                 if path in self.origins:
                     self.origins[f"{path}.{inner}"] = self.origins[path]
+
+        for path, keys in NUMBER.items():
+            holder, key = self._section(path)
+            if holder is not None and isinstance(value := holder.get(key), int | float) and not isinstance(value, bool):
+                holder[key] = dict.fromkeys(keys, value)
+                if path in self.origins:
+                    self.origins.update({f"{path}.{inner}": self.origins[path] for inner in keys})
 
     def _short(self, short: str, long: str) -> None:
         holder, key = self._section(short)

@@ -1,0 +1,181 @@
+"""The `variability` section, its named profiles, and what both say together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field, model_validator
+
+from parsim.errors import Finding
+from parsim.scenario.values import Anything, Choice, Flag, ListOf, Number, Quantity, Section, Whole
+
+if TYPE_CHECKING:
+    from parsim.hardware.fabric.cluster import Cluster
+    from parsim.scenario.scenario import Scenario
+    from parsim.scenario.software import Assumption
+    from parsim.simulation.variability import Variability
+
+PROFILES = ("none", "bad", "slow-nodes", "traced", "typical")
+SHAPES = ("lognormal", "normal", "exponential")
+MOST_NORMAL = 0.15
+"""largest sd of normal jitter: beyond, draws come near 0 and below"""
+
+
+class SlowSection(Section):
+    """A slow rank, or all ranks of a slow node."""
+
+    rank: Annotated[int | None, Whole(0, 10**7, optional=True)] = None
+    """which rank"""
+    node: Annotated[int | None, Whole(0, 10**7, optional=True)] = None
+    """which node of the cluster, instead of a rank"""
+    speed: Annotated[float, Number(0.0, 1.0, above=True)]
+    """its compute speed relative to the others"""
+
+    @model_validator(mode="after")
+    def _one_place(self) -> SlowSection:
+        if (self.rank is None) == (self.node is None):
+            raise ValueError("either rank or node; for example {rank: 5, speed: 0.8}")
+        return self
+
+
+class JitterSection(Section):
+    """How much ops differ each time they run; a number alone is that of every kernel and every collective."""
+
+    kernel: Annotated[float, Number(0.0, 1.0)] = 0.0
+    """relative standard deviation of every kernel, of each rank by itself"""
+    collective: Annotated[float, Number(0.0, 1.0)] = 0.0
+    """of every collective, common to its ranks"""
+    host: Annotated[float, Number(0.0, 1.0)] = 0.0
+    """of the time that a host takes to launch a block"""
+    step: Annotated[float, Number(0.0, 1.0)] = 0.0
+    """of all kernels of a step together, common to all ranks"""
+    shape: Annotated[str, Choice(SHAPES)] = "lognormal"
+    """lognormal | normal | exponential (above a shortest time); the mean of the factors is 1"""
+
+    @model_validator(mode="after")
+    def _positive(self) -> JitterSection:
+        most = max(self.kernel, self.collective, self.host, self.step)
+        if self.shape == "normal" and most > MOST_NORMAL:
+            raise ValueError(f"a standard deviation of {most:g} makes normal times negative; at most {MOST_NORMAL:g}, or shape lognormal")
+        return self
+
+
+class SlowNodesSection(Section):
+    """Nodes that are slow for the whole run."""
+
+    share: Annotated[float, Number(0.0, 1.0)] = 0.0
+    """of the nodes, each by itself"""
+    speed: Annotated[float, Number(0.0, 1.0, above=True)] = 0.909
+    """compute speed of their GPUs relative to the others"""
+
+
+class GpusSection(Section):
+    """How GPUs differ among each other for the whole run."""
+
+    spread: Annotated[float, Number(0.0, 0.2)] = 0.0
+    """relative standard deviation of the time that a GPU takes: normal, cut at 4 of them"""
+    node_share: Annotated[float, Number(0.0, 1.0)] = 0.5
+    """share of that variance that the GPUs of a node have in common"""
+    slow_nodes: SlowNodesSection = SlowNodesSection()
+    """nodes that are slow for the whole run"""
+
+
+class HostPauseSection(Section):
+    """Pauses of the Python process: garbage collection, the operating system."""
+
+    pause: Annotated[float, Quantity("time", 3600.0)] = Field(default="0 s")  # type: ignore[assignment]
+    """how long no kernel is launched"""
+    every: Annotated[float, Number(1.0, 1e9)] = 500.0
+    """mean steps from one pause of a rank to its next"""
+    aligned: Annotated[bool, Flag()] = False
+    """all ranks pause in the same steps, as with a planned collection"""
+
+
+class VariabilitySection(Section):
+    """What differs from a perfect machine; a name alone stands for ``{profile: ...}``."""
+
+    profile: Annotated[str, Choice(PROFILES)] = "none"
+    """whose values what is not written here has (parsim list variability); none: those of a perfect machine"""
+    seed: Annotated[int, Whole(0, 2**63 - 1)] = 0
+    """random seed"""
+    runs: Annotated[int, Whole(1, 100_000)] = 1
+    """simulated repetitions"""
+    jitter: JitterSection = JitterSection()
+    """how much ops differ each time they run: {kernel: 0.02, collective: 0.05}, or a number for both"""
+    gpus: GpusSection = GpusSection()
+    """how GPUs differ among each other for the whole run"""
+    host: HostPauseSection = HostPauseSection()
+    """pauses of the hosts"""
+    slow: tuple[SlowSection, ...] = ()
+    """slow ranks and nodes: [{rank: 5, speed: 0.8}, {node: 3, speed: 0.9}]"""
+    faults: Annotated[tuple[Any, ...], ListOf(Anything((dict,), "a mapping"))] = ()
+    """links that change: [{link: leaf0-spine0, at: 10 s, bandwidth: x0.5}]"""
+
+
+def slow_ranks(slow: Sequence[SlowSection], cluster: Cluster, gpus: Sequence[int]) -> tuple[dict[int, float], list[Finding]]:
+    """Rank -> compute speed, those of slow nodes included; and nodes that no rank runs on."""
+    speeds: dict[int, float] = {}
+    findings = []
+    for number, one in enumerate(slow):
+        ranks = [one.rank] if one.rank is not None else [rank for rank, gpu in enumerate(gpus) if cluster.node_of(gpu) == one.node]
+        if not ranks:
+            used = sorted({cluster.node_of(gpu) for gpu in gpus})
+            findings.append(
+                Finding(f"no rank is on node {one.node} ({used[0]} to {used[-1]})", f"variability.slow.{number}.node", one.node)
+            )
+        for rank in ranks:
+            speeds[rank] = one.speed if one.rank is not None else min(one.speed, speeds.get(rank, 1.0))
+    return speeds, findings
+
+
+def variability_of(scenario: Scenario, assumptions: list[Assumption]) -> Variability:
+    """What is random, from the section and its profile; values that are taken from the profile are recorded."""
+    from parsim.simulation.variability import Variability
+
+    section = scenario.settings.variability
+    if section.profile != "none":
+        section = _with_profile(section.profile, scenario.written.get("variability") or {}, assumptions)
+    jitter, gpus, host = section.jitter, section.gpus, section.host
+    return Variability(
+        seed=section.seed,
+        runs=section.runs,
+        kernel=jitter.kernel,
+        collective=jitter.collective,
+        host=jitter.host,
+        step=jitter.step,
+        shape=jitter.shape,
+        spread=gpus.spread,
+        node_share=gpus.node_share,
+        slow_share=gpus.slow_nodes.share,
+        slow_speed=gpus.slow_nodes.speed,
+        pause=host.pause,
+        every=host.every,
+        aligned=host.aligned,
+    )
+
+
+def _with_profile(name: str, written: Mapping[str, Any], assumptions: list[Assumption]) -> VariabilitySection:
+    """The values of a profile, and over them what is written."""
+    from parsim.scenario import files
+    from parsim.scenario.load import put
+    from parsim.scenario.software import Assumption
+
+    own = dict(_leaves("", written))
+    tree: dict[str, Any] = {}
+    file = files.find("variability", name)
+    for key, entry in files.read(file).tree.items():
+        for leaf, value in _leaves(key, entry["value"]) if isinstance(entry, Mapping) else ():
+            put(tree, leaf, value)
+            if leaf not in own:
+                assumptions.append(Assumption(f"variability_{leaf.replace('.', '_')}", str(value), entry["source"], files.shown(file)))
+    for leaf, value in own.items():
+        put(tree, leaf, value)
+    return VariabilitySection.model_validate(tree)
+
+
+def _leaves(path: str, value: Any) -> list[tuple[str, Any]]:
+    """Dotted keys and values below `path`."""
+    if not isinstance(value, Mapping):
+        return [(path, value)]
+    return [leaf for key, inner in value.items() for leaf in _leaves(f"{path}.{key}" if path else key, inner)]
