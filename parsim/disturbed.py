@@ -181,7 +181,7 @@ class DisturbedStep:
                     found = self._of_kernels(some, one, part, took[some.ops])
                     slowness[number].add(self._factors.members[some.rank][part], some, found)
                     sums = np.add.reduceat(found * took[some.ops], nodes, axis=2).max(axis=1)
-                    seconds[node[some.ops[nodes]][:, None], number, columns[part]] = sums.T
+                    seconds[node[some.ops[nodes]][:, None], number, columns[part]] += sums.T
         for transfer in self._factors.transfers:
             own = took[transfer.ops][:, None]
             for number, one in enumerate(disturbances):

@@ -145,6 +145,7 @@ class Builder:
             raise ScenarioError("the scenario cannot be built")  # unreachable for the same reason
         wanted, strategy = self.settings.software.effects, split.data.strategy
         effects = effects_of(wanted, devices[0], profile.name, strategy, self.assumptions)
+        variability = variability_of(self.scenario, self.assumptions)
         economics = self._priced(pricing(self.settings, cluster, gpus, model, training[0], placed.data.size))
         return Built(
             scenario=self.scenario,
@@ -166,7 +167,7 @@ class Builder:
             collectives=collective_settings(self.settings.cluster.collectives),
             interference=self.settings.cluster.interference,
             seed=self.settings.variability.seed,
-            variability=variability_of(self.scenario, self.assumptions),
+            variability=variability,
             tokens=self.settings.training.tokens,
             background=others or (),
             economics=economics,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from parsim.program.program import Program
+from parsim.program.program import Lane, Program
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -43,36 +43,39 @@ class Meeting:
 
 
 class Chains:
-    """The nodes of a program: ops, and runs of kernels of a lane where each waits for the one before it only, which nobody else waits for."""
+    """The nodes of a program: ops, and runs of kernels of a lane where each waits only for the one before, and nobody else for that."""
 
     def __init__(self, program: Program) -> None:
-        specs, spec, successors, blockers = program.specs, program.spec, program.successors, program.blockers
+        specs, spec = program.specs, program.spec
+        blockers = _blockers(program)
+        blocks = [0] * len(spec)
+        for before in blockers:
+            for other in before:
+                blocks[other] += 1
         node = [-1] * len(spec)
         count = 0
-        for index, offsets in enumerate(successors):
-            if node[index] < 0:
-                node[index] = count
-                count += 1
-            if len(offsets) != 1 or offsets[0] <= 0 or blockers[following := index + offsets[0]] != 1:
-                continue
-            own, other = specs[spec[index]], specs[spec[following]]
-            if own.collective is None and other.collective is None and own.lanes[:1] == other.lanes[:1]:
-                node[following] = node[index]
+        for index, before in enumerate(blockers):
+            if len(before) == 1 and before[0] < index and blocks[before[0]] == 1:
+                own, other = specs[spec[index]], specs[spec[before[0]]]
+                if own.collective is None and other.collective is None and own.lanes[:1] == other.lanes[:1]:
+                    node[index] = node[before[0]]
+                    continue
+            node[index] = count
+            count += 1
         self.node: Integers = np.array(node, dtype=np.int64)
         """by op, its node"""
         self.count = count
-        before, after = program.edges()
-        pairs = np.unique(np.stack((self.node[before], self.node[after]), axis=1), axis=0)
-        pairs = pairs[pairs[:, 0] != pairs[:, 1]]
-        self._edges = pairs
+        self._blockers: list[dict[int, None]] = [{} for _ in range(count)]
+        for index, before in enumerate(blockers):
+            self._blockers[node[index]].update(dict.fromkeys(node[other] for other in before if node[other] != node[index]))
 
     def order(self) -> list[tuple[int, list[int]]]:
         """(node, the nodes that block it), every one behind its blockers."""
-        blockers: list[list[int]] = [[] for _ in range(self.count)]
+        blockers = list(map(list, self._blockers))
         blocked: list[list[int]] = [[] for _ in range(self.count)]
-        for before, after in self._edges.tolist():
-            blockers[after].append(before)
-            blocked[before].append(after)
+        for after, before in enumerate(blockers):
+            for other in before:
+                blocked[other].append(after)
         left = list(map(len, blockers))
         ready = [node for node, waits in enumerate(left) if not waits]
         for node in ready:  # grows while it is walked
@@ -81,6 +84,24 @@ class Chains:
                 if not left[after]:
                     ready.append(after)
         return [(node, blockers[node]) for node in ready]
+
+
+def _blockers(program: Program) -> list[list[int]]:
+    """By op, the ops that block it, but for those which an op of a common lane in between waits for already."""
+    specs, spec = program.specs, program.spec
+    found: list[list[int]] = [[] for _ in spec]
+    for before, offsets in enumerate(program.successors):
+        for offset in offsets:
+            found[before + offset].append(before)
+    last: dict[Lane, int] = {}
+    for index, before in enumerate(found):
+        lanes = specs[spec[index]].lanes
+        if len(before) > 1:
+            nearest = {last[lane] for lane in lanes if lane in last}
+            found[index] = [one for one in before if one in nearest or set(lanes).isdisjoint(specs[spec[one]].lanes)]
+        for lane in lanes:
+            last[lane] = index
+    return found
 
 
 def ends(order: Sequence[tuple[int, Sequence[int]]], seconds: Floats, meetings: dict[int, Meeting]) -> Floats:
