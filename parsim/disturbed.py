@@ -27,7 +27,7 @@ from parsim.simulation.variability import Variability
 
 MOST_EVENTS = 50_000
 """ops of all replicas that a run by events may have; a larger step is a longest path (a core runs about 200,000 of them a second)"""
-MOST_NUMBERS = 2**24
+MOST_NUMBERS = 2**25
 """numbers of one array: it says how many runs go together"""
 EVENTS = "events"
 LONGEST_PATH = "longest-path: order, shared links and interference as in the undisturbed step"

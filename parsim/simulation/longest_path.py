@@ -50,8 +50,8 @@ class Chains:
         blockers = _blockers(program)
         blocks = [0] * len(spec)
         for before in blockers:
-            for other in before:
-                blocks[other] += 1
+            for one in before:
+                blocks[one] += 1
         node = [-1] * len(spec)
         count = 0
         for index, before in enumerate(blockers):
@@ -67,15 +67,15 @@ class Chains:
         self.count = count
         self._blockers: list[dict[int, None]] = [{} for _ in range(count)]
         for index, before in enumerate(blockers):
-            self._blockers[node[index]].update(dict.fromkeys(node[other] for other in before if node[other] != node[index]))
+            self._blockers[node[index]].update(dict.fromkeys(node[one] for one in before if node[one] != node[index]))
 
     def order(self) -> list[tuple[int, list[int]]]:
         """(node, the nodes that block it), every one behind its blockers."""
         blockers = list(map(list, self._blockers))
         blocked: list[list[int]] = [[] for _ in range(self.count)]
         for after, before in enumerate(blockers):
-            for other in before:
-                blocked[other].append(after)
+            for one in before:
+                blocked[one].append(after)
         left = list(map(len, blockers))
         ready = [node for node, waits in enumerate(left) if not waits]
         for node in ready:  # grows while it is walked
@@ -90,9 +90,9 @@ def _blockers(program: Program) -> list[list[int]]:
     """By op, the ops that block it, but for those which an op of a common lane in between waits for already."""
     specs, spec = program.specs, program.spec
     found: list[list[int]] = [[] for _ in spec]
-    for before, offsets in enumerate(program.successors):
+    for blocker, offsets in enumerate(program.successors):
         for offset in offsets:
-            found[before + offset].append(before)
+            found[blocker + offset].append(blocker)
     last: dict[Lane, int] = {}
     for index, before in enumerate(found):
         lanes = specs[spec[index]].lanes

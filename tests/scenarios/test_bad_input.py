@@ -261,7 +261,7 @@ BAD: dict[str, Bad] = {
     "unknown assumption": Bad(
         good("", "assumptions: {context_memry: 1 GiB}\n"), "s.yaml:9:15", "assumptions.context_memry", "did you mean 'context_memory'"
     ),
-    "not built yet": Bad(good("", "variability: {jitter: 0.1}\n"), "s.yaml:9:15", "variability.jitter", "not supported yet: jitter"),
+    "not built yet": Bad(good("", "report: {ranks: [0, 1]}\n"), "s.yaml:9:10", "report.ranks", "not supported yet: the choice of ranks"),
     # sizes that do not go together
     "indivisible batch": Bad(
         good("global_batch: 32", "global_batch: 30"),

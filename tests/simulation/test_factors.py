@@ -44,7 +44,7 @@ def slow_stage(order, stages, micro_batches, stage, factor):
     ],
 )
 def test_a_slow_stage_of_a_pipeline(order, stages, micro_batches, stage, factor, expected):
-    """(m + p - 1) T + (f - 1) T m in GPipe; in 1F1B (f - 1) T (m - (p - 1 - q)), for f <= 1 + tF / tB: early stages hide some in their fill."""
+    """(m + p - 1) T + (f - 1) T m in GPipe; in 1F1B (f - 1) T (m - (p - 1 - q)) for f <= 1 + tF / tB: stages hide some in their fill."""
     program, factors = slow_stage(order, stages, micro_batches, stage, factor)
     assert makespan(program, factors) == pytest.approx(expected, rel=1e-12)
     assert longest(program, factors) == pytest.approx(expected, rel=1e-12)
