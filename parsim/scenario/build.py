@@ -146,6 +146,8 @@ class Builder:
         wanted, strategy = self.settings.software.effects, split.data.strategy
         effects = effects_of(wanted, devices[0], profile.name, strategy, self.assumptions)
         variability = variability_of(self.scenario, self.assumptions)
+        if variability.causes and variability.runs == 1:
+            self.warnings.append(Finding("one run is the undisturbed step; nothing is drawn", "variability.runs", 1, "write runs: 200"))
         economics = self._priced(pricing(self.settings, cluster, gpus, model, training[0], placed.data.size))
         return Built(
             scenario=self.scenario,

@@ -17,9 +17,12 @@ from typing import Any
 
 import pytest
 
+from parsim.disturbed import DisturbedStep
 from parsim.errors import InputError
+from parsim.prepared import prepare
 from parsim.run import simulate
 from parsim.scenario import load
+from parsim.scenario.build import build
 from parsim.scenario.json_schema import schema
 from parsim.scenario.shortforms import ASSUMPTIONS, SHORT
 
@@ -318,7 +321,7 @@ LEAVES: dict[str, Leaf] = {
     "software.memory.allocator": leaf("expandable", "exact", same={"auto": None, "segments": None}),
     "variability.seed": leaf(7),
     "variability.runs": leaf(3),
-    "variability.jitter": leaf(0.1),
+    "variability.slow.node": leaf(1, variability__slow=[{"node": 0, "speed": 0.5}], cluster__nodes=2, cluster__gpus=16),
     "variability.slow.rank": leaf(1, 2, variability__slow=[{"rank": 0, "speed": 0.5}]),
     "variability.slow.speed": leaf(0.25, 0.75, variability__slow=[{"rank": 0, "speed": 0.5}]),
     "variability.faults": leaf([{"link": "leaf0", "at": "1 s", "bandwidth": "x0.5"}]),
@@ -350,6 +353,15 @@ LEAVES: dict[str, Leaf] = {
     "report.ranks": leaf([0, 1], same=AUTO),
 }  # fmt: skip
 ELSEWHERE = {
+    **dict.fromkeys(
+        (
+            "variability.profile",
+            *(f"variability.jitter.{key}" for key in ("kernel", "collective", "host", "step", "shape")),
+            *(f"variability.gpus.{key}" for key in ("spread", "node_share", "slow_nodes.share", "slow_nodes.speed")),
+            *(f"variability.host.{key}" for key in ("pause", "every", "aligned")),
+        ),
+        "test_what_is_random_changes_disturbed_steps",
+    ),
     "name": "test_the_name_is_what_reports_call_it",
     "extends": "test_extends_and_overrides_bring_in_settings",
     "overrides": "test_extends_and_overrides_bring_in_settings",
@@ -439,8 +451,35 @@ def test_every_leaf_has_an_entry() -> None:
     assert sorted(leaves()) == sorted([*LEAVES, *ELSEWHERE])
 
 
+PAUSE = {"pause": "1 s", "every": 2}
+SLOW = {"share": 0.9, "speed": 0.5}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ("none", "typical", "bad", {"profile": "traced"}, {"profile": "slow-nodes", "gpus": {"slow_nodes": {"share": 0.9}}}),
+        tuple({"jitter": jitter} for jitter in (0, 0.1, *({cause: 0.2} for cause in ("kernel", "collective", "host", "step")))),
+        tuple({"jitter": {"kernel": 0.1, "shape": shape}} for shape in ("lognormal", "normal", "exponential")),
+        tuple({"gpus": gpus} for gpus in ({}, {"spread": 0.02}, {"spread": 0.02, "node_share": 0.1}, {"slow_nodes": {"share": 0.9}})),
+        tuple({"gpus": {"slow_nodes": slow}} for slow in (SLOW, SLOW | {"share": 0.0}, SLOW | {"speed": 0.6})),
+        tuple({"host": host} for host in ({"every": 2}, PAUSE, PAUSE | {"every": 6}, PAUSE | {"pause": "2 s"}, PAUSE | {"aligned": True})),
+    ],
+    ids=("profile", "jitter", "shape", "gpus", "slow nodes", "host"),
+)
+def test_what_is_random_changes_disturbed_steps(said: tuple[Any, ...]) -> None:
+    """Every value of a key gives steps of its own."""
+    seen = set()
+    for variability in said:
+        tree = laid(BASE, {"variability": variability, "cluster": {"nodes": 2, "gpus": 16}, "parallel": {"tp": 2}})
+        samples = DisturbedStep(prepare(build(load(tree)))).samples(range(3))
+        seen.add(tuple(sample.step_time for sample in samples))
+    assert len(seen) == len(said)
+
+
 def test_every_word_of_an_enumeration_is_tried() -> None:
     known = {path: [json.dumps(value) for value in (*entry.values, *entry.same)] for path, entry in LEAVES.items()}
+    known |= {path: [json.dumps(word) for word in leaves()[path]] for path, test in ELSEWHERE.items() if "disturbed" in test}
     missing = [(path, word) for path, words in leaves().items() for word in words if json.dumps(word) not in known.get(path, ())]
     assert not missing
 
