@@ -18,12 +18,13 @@ import numpy as np
 
 from parsim.errors import Finding, PlanError
 from parsim.prepared import Prepared
-from parsim.simulation.draws import CAUSES, STATIC, Draws, Floats
+from parsim.simulation.draws import Floats
 from parsim.simulation.engine import collector_paused
+from parsim.simulation.factors import Factors
 from parsim.simulation.longest_path import Chains, Meeting, ends
 from parsim.simulation.op_factors import Columns, Disturbance, Kernels, OpFactors
 from parsim.simulation.trace import Trace
-from parsim.simulation.variability import Variability
+from parsim.variability import CAUSES, STATIC, Variability
 
 MOST_EVENTS = 50_000
 """ops of all replicas that a run by events may have; a larger step is a longest path (a core runs about 200,000 of them a second)"""
@@ -65,7 +66,7 @@ class DisturbedStep:
         self.variability = prepared.built.variability or Variability()
         self.causes: frozenset[str] = frozenset(self.variability.causes)
         """those that are on in the scenario"""
-        self._draws = Draws(self.variability.seed)
+        self._drawn = Factors(self.variability)
         self._columns = Columns(prepared.plan)
         alike = self.causes <= ALIKE or (self.causes <= ALIKE | {"pause"} and self.variability.aligned)
         factors = OpFactors(prepared.plan, prepared.lowering.program, prepared.classes if prepared.folded else None, self._columns)
@@ -106,16 +107,14 @@ class DisturbedStep:
 
     def _disturbance(self, run: int, causes: frozenset[str]) -> Disturbance:
         """What one run does."""
-        variability, built = self.variability, self._prepared.built
+        drawn, built = self._drawn, self._prepared.built
         ranks = None
         if causes & set(STATIC):
             cluster = built.cluster
-            gpus = variability.gpu_factors(
-                self._draws, run, max(built.gpus) + 1, cluster.node_of, spread="gpus" in causes, slow_nodes="slow_nodes" in causes
-            )
+            gpus = drawn.of_gpus(run, max(built.gpus) + 1, cluster.node_of, spread="gpus" in causes, slow_nodes="slow_nodes" in causes)
             ranks = gpus[list(built.gpus)]
-        step = float(variability.jitter(self._draws, run, "step", (0, 0, 0), 1)[0]) if "step" in causes else 1.0
-        return Disturbance(variability, self._draws, run, causes, ranks, step)
+        step = float(drawn.jitter(run, "step", (0, 0, 0), 1)[0]) if "step" in causes else 1.0
+        return Disturbance(drawn, run, causes, ranks, step)
 
     # -- by events ------------------------------------------------------------------------------------------------------
 
@@ -206,7 +205,7 @@ class DisturbedStep:
             return factors
         starts = self._trace.starts[some.ops]
         for place in np.ndindex(factors.shape[:2]):
-            share = self.variability.pauses(self._draws, disturbance.run, int(self._factors.members[some.rank][rows][place]))
+            share = self._drawn.pause(disturbance.run, int(self._factors.members[some.rank][rows][place]))
             if share is None:
                 continue
             moment = share * self._trace.makespan

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from parsim.hardware.transfers import Background
     from parsim.model.model import Model
     from parsim.scenario.scenario import Scenario
-    from parsim.simulation.variability import Variability
+    from parsim.variability import Variability
 
 
 @dataclass(frozen=True)

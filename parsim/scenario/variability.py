@@ -9,17 +9,14 @@ from pydantic import Field, model_validator
 
 from parsim.errors import Finding
 from parsim.scenario.values import Anything, Choice, Flag, ListOf, Number, Quantity, Section, Whole
+from parsim.variability import MOST_NORMAL, SHAPES, Variability
 
 if TYPE_CHECKING:
     from parsim.hardware.fabric.cluster import Cluster
     from parsim.scenario.scenario import Scenario
     from parsim.scenario.software import Assumption
-    from parsim.simulation.variability import Variability
 
 PROFILES = ("none", "bad", "slow-nodes", "traced", "typical")
-SHAPES = ("lognormal", "normal", "exponential")
-MOST_NORMAL = 0.15
-"""largest sd of normal jitter: beyond, draws come near 0 and below"""
 
 
 class SlowSection(Section):
@@ -131,8 +128,6 @@ def slow_ranks(slow: Sequence[SlowSection], cluster: Cluster, gpus: Sequence[int
 
 def variability_of(scenario: Scenario, assumptions: list[Assumption]) -> Variability:
     """What is random, from the section and its profile; values that are taken from the profile are recorded."""
-    from parsim.simulation.variability import Variability
-
     section = scenario.settings.variability
     if section.profile != "none":
         section = _with_profile(section.profile, scenario.written.get("variability") or {}, assumptions)

@@ -12,14 +12,11 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from parsim.variability import CAUSES
+
 Floats = NDArray[np.float64]
 Place = tuple[int, int, int]
 """where the draws belong: numbers below 2^64, such as a rank and a lane"""
-
-CAUSES = ("gpus", "slow_nodes", "kernel", "collective", "host", "step", "pause")
-"""what disturbs a step, in the order of reports; its number in this list is part of an address, so new ones go to the end"""
-STATIC = ("gpus", "slow_nodes")
-"""those that stay as they are for a whole training: they differ between clusters, not between steps"""
 
 
 class Draws:

@@ -17,8 +17,8 @@ from parsim.parallel.groups import PIPELINE, TENSOR
 from parsim.parallel.plan import Plan
 from parsim.program.folding import Classes
 from parsim.program.program import COMPUTE, Program
-from parsim.simulation.draws import Draws, Floats, Place, lane_number
-from parsim.simulation.variability import MEMORY_EXPONENT, Variability
+from parsim.simulation.draws import Floats, Place, lane_number
+from parsim.simulation.factors import MEMORY_EXPONENT, Factors
 
 Integers = NDArray[np.int64]
 Ranks = tuple[int, ...]
@@ -188,8 +188,7 @@ class OpFactors:
 class Disturbance:
     """What one run does to a step."""
 
-    variability: Variability
-    draws: Draws
+    factors: Factors
     run: int
     causes: frozenset[str]
     ranks: Floats | None
@@ -198,5 +197,5 @@ class Disturbance:
     """factor of all kernels"""
 
     def jitter(self, cause: str, place: Place, count: int) -> Floats:
-        """See `Variability.jitter`."""
-        return self.variability.jitter(self.draws, self.run, cause, place, count)
+        """See `Factors.jitter`."""
+        return self.factors.jitter(self.run, cause, place, count)

@@ -66,7 +66,7 @@ def test_replicas_wait_for_the_slowest_gpu():
     program = prepared.lowering.program
     parts = [(op.duration, program.memory_bound.get(op.name, 0.0)) for op in kernels(prepared)]
     for sample in step.samples(range(5)):
-        speeds = step.variability.gpu_factors(step._draws, sample.run, 8, built.cluster.node_of, spread=True, slow_nodes=False)
+        speeds = step._drawn.of_gpus(sample.run, 8, built.cluster.node_of, spread=True, slow_nodes=False)
         slow = speeds.max()
         longer = fsum(seconds * ((1 - share) * slow + share * slow**0.3 - 1) for seconds, share in parts)
         assert sample.step_time == pytest.approx(step.nominal + longer, rel=1e-9)
@@ -99,7 +99,7 @@ def test_a_pause_of_any_host_is_a_pause_of_the_step(aligned, ranks):
     built = job({"host": {"pause": "50 ms", "every": 10, "aligned": aligned}}, data={"strategy": "ddp", "overlap_reduce": False})
     step = DisturbedStep(prepare(built))
     for sample in step.samples(range(12)):
-        struck = [step.variability.pauses(step._draws, sample.run, rank) for rank in range(ranks)]
+        struck = [step._drawn.pause(sample.run, rank) for rank in range(ranks)]
         longest = 0.05 if any(share is not None for share in struck) else 0.0
         gap = max(np.diff([*[step._trace.start[op.index] for op in kernels(step._prepared)], step.nominal]))
         assert step.nominal + longest - gap <= sample.step_time <= step.nominal + longest + 1e-12 or len([s for s in struck if s]) > 1

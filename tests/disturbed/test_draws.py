@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parsim.simulation.draws import CAUSES, Draws
-from parsim.simulation.variability import CUT, EVERYWHERE, SHAPES, Variability
+from parsim.simulation.draws import Draws
+from parsim.simulation.factors import CUT, EVERYWHERE, Factors
+from parsim.variability import CAUSES, SHAPES, Variability
 
 ADDRESSES = st.tuples(st.integers(0, 99), st.sampled_from(CAUSES), st.tuples(*[st.integers(0, 2**40)] * 3))
 
@@ -31,7 +32,7 @@ def test_a_draw_is_a_function_of_its_address(seed, here, there):
 def test_factors_have_mean_1_and_their_standard_deviation(shape, relative):
     count = 200_000
     variability = Variability(kernel=relative, shape=shape)
-    factors = variability.jitter(Draws(0), 0, "kernel", EVERYWHERE, count)
+    factors = Factors(variability).jitter(0, "kernel", EVERYWHERE, count)
     assert factors.min() > 0
     assert factors.mean() == pytest.approx(1.0, abs=4 * relative / sqrt(count))
     assert factors.std() == pytest.approx(relative, rel=0.02)
@@ -40,7 +41,7 @@ def test_factors_have_mean_1_and_their_standard_deviation(shape, relative):
 def slowest(variability, gpus, runs, **causes):
     """By run, the largest factor of a cluster of machines with eight GPUs."""
     on = {"spread": True, "slow_nodes": False} | causes
-    return np.array([variability.gpu_factors(Draws(1), run, gpus, lambda gpu: gpu // 8, **on).max() for run in range(runs)])
+    return np.array([Factors(variability).of_gpus(run, gpus, lambda gpu: gpu // 8, **on).max() for run in range(runs)])
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_the_slowest_gpu_of_a_cluster(variability, gpus, slow, mean):
 
 
 def test_static_speeds_end_at_four_standard_deviations():
-    factors = Variability(spread=0.1).gpu_factors(Draws(0), 0, 400_000, lambda gpu: gpu // 8, spread=True, slow_nodes=False)
+    factors = Factors(Variability(spread=0.1)).of_gpus(0, 400_000, lambda gpu: gpu // 8, spread=True, slow_nodes=False)
     assert factors.max() == 1 + CUT * 0.1
     assert factors.min() == 1 - CUT * 0.1
     assert factors.mean() == pytest.approx(1.0, abs=4 * 0.1 * sqrt((0.5 + 0.5 * 8) / 400_000))
@@ -72,12 +73,12 @@ def test_how_often_somebody_pauses(aligned):
     variability = Variability(pause=0.2, every=500.0, aligned=aligned)
     chance = 1 / 500 if aligned else 1 - (1 - 1 / 500) ** 128
     assert 0.2 * chance == pytest.approx(0.4e-3 if aligned else 45.211e-3, abs=1e-6)
-    draws, runs = Draws(3), 200
+    factors, runs = Factors(variability), 200
     ranks = range(1 if aligned else 128)
-    struck = [any(variability.pauses(draws, run, rank) is not None for rank in ranks) for run in range(runs * (10 if aligned else 1))]
+    struck = [any(factors.pause(run, rank) is not None for rank in ranks) for run in range(runs * (10 if aligned else 1))]
     assert np.mean(struck) == pytest.approx(chance, abs=3 * sqrt(chance * (1 - chance) / len(struck)))
     if aligned:
-        assert variability.pauses(draws, 7, 0) == variability.pauses(draws, 7, 5)
+        assert factors.pause(7, 0) == factors.pause(7, 5)
 
 
 def test_a_cut_of_four_standard_deviations_concerns_one_gpu_in_fifteen_thousand():
