@@ -17,6 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from parsim.errors import Finding, PlanError
+from parsim.parallel.groups import CONTEXT, TENSOR
 from parsim.prepared import Prepared
 from parsim.simulation.draws import Floats
 from parsim.simulation.engine import collector_paused
@@ -74,7 +75,10 @@ class DisturbedStep:
         size += sum(len(some.ops) * len(some.columns) for some in factors.transfers)
         self.by_events = size <= MOST_EVENTS or not prepared.folded if by_events is None else by_events
         if self.by_events and prepared.folded and not alike:
-            self._prepared = prepared = prepared.apart(self._columns.of.tolist())
+            kinds = self._columns.of.tolist()
+            if prepared.plan.mesh.size(CONTEXT) > 1 and size * prepared.plan.mesh.size(TENSOR) <= MOST_EVENTS:
+                kinds = list(range(prepared.plan.mesh.ranks))  # every tensor rank has a ring of its own between the meetings
+            self._prepared = prepared = prepared.apart(kinds)
             factors = OpFactors(prepared.plan, prepared.lowering.program, prepared.classes, self._columns)
         self._factors = factors
         self._known_nominal = nominal

@@ -164,7 +164,7 @@ SHAPES = {
     "ddp": ({"data": {"strategy": "ddp"}}, 2),
     "fsdp": ({"data": {"strategy": "fsdp"}}, 2),
     "pipeline": ({"pipeline": {"size": 4}, "data": {"strategy": "zero1"}}, 2),
-    "context": ({"context": {"size": 4}}, 1),
+    "context": ({"context": {"size": 2}, "tensor": {"size": 2}}, 1),
 }
 
 
@@ -186,6 +186,14 @@ def test_a_tensor_parallel_group_is_one_lane_exactly():
         assert one.step_time == pytest.approx(other.step_time, rel=1e-9)
 
 
+def test_replicas_of_tensor_parallel_groups_are_an_upper_estimate():
+    """Messages and reductions side by side start when the slowest member is there."""
+    built = job(ALL, nodes=2, tensor={"size": 4}, pipeline={"size": 2}, data={"strategy": "ddp"})
+    folded, unfolded = (DisturbedStep(prepare(built, unfolded=unfolded)) for unfolded in (False, True))
+    for one, other in zip(folded.samples(range(2)), unfolded.samples(range(2)), strict=True):
+        assert other.step_time * (1 - 1e-12) <= one.step_time <= other.step_time * 1.005
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_longest_path_is_the_run_by_events_where_nothing_is_shared(name):
     parallel, nodes = SHAPES[name]
@@ -194,7 +202,10 @@ def test_a_longest_path_is_the_run_by_events_where_nothing_is_shared(name):
     events, path = (DisturbedStep(prepared, by_events=by_events) for by_events in (True, False))
     assert path.samples([0], [])[0].step_time == pytest.approx(path.nominal, rel=1e-12)
     for one, other in zip(events.samples(range(2)), path.samples(range(2)), strict=True):
-        assert other.step_time == pytest.approx(one.step_time, rel=2e-3)
+        if name == "context":  # here a tensor-parallel group is one lane, and above it is not
+            assert one.step_time <= other.step_time <= 1.02 * one.step_time
+        else:
+            assert other.step_time == pytest.approx(one.step_time, rel=1e-9)
         assert other.slowest == one.slowest
 
 
