@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from parsim.errors import Finding
 from parsim.scenario.values import Anything, Choice, Flag, ListOf, Number, Quantity, Section, Whole
@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from parsim.scenario.scenario import Scenario
     from parsim.scenario.software import Assumption
 
+AUTO = ("auto",)
+"""what the profile says"""
+PERFECT = {
+    "jitter.kernel": 0.0, "jitter.collective": 0.0, "jitter.host": 0.0, "jitter.step": 0.0, "jitter.shape": "lognormal",
+    "gpus.spread": 0.0, "gpus.node_share": 0.5, "gpus.slow_nodes.share": 0.0, "gpus.slow_nodes.speed": 0.909,
+    "host.pause": "0 s", "host.every": 500.0, "host.aligned": False,
+}  # fmt: skip
+"""what is auto where the profile says nothing: key -> value"""
 PROFILES = ("none", "bad", "slow-nodes", "traced", "typical")
 
 
@@ -39,20 +47,20 @@ class SlowSection(Section):
 class JitterSection(Section):
     """How much ops differ each time they run; a number alone is that of every kernel and every collective."""
 
-    kernel: Annotated[float, Number(0.0, 1.0)] = 0.0
+    kernel: Annotated[Any, Number(0.0, 1.0, words=AUTO)] = "auto"
     """relative standard deviation of every kernel, of each rank by itself"""
-    collective: Annotated[float, Number(0.0, 1.0)] = 0.0
+    collective: Annotated[Any, Number(0.0, 1.0, words=AUTO)] = "auto"
     """of every collective, common to its ranks"""
-    host: Annotated[float, Number(0.0, 1.0)] = 0.0
+    host: Annotated[Any, Number(0.0, 1.0, words=AUTO)] = "auto"
     """of the time that a host takes to launch a block"""
-    step: Annotated[float, Number(0.0, 1.0)] = 0.0
+    step: Annotated[Any, Number(0.0, 1.0, words=AUTO)] = "auto"
     """of all kernels of a step together, common to all ranks"""
-    shape: Annotated[str, Choice(SHAPES)] = "lognormal"
+    shape: Annotated[str, Choice((*AUTO, *SHAPES))] = "auto"
     """lognormal | normal | exponential (above a shortest time); the mean of the factors is 1"""
 
     @model_validator(mode="after")
     def _positive(self) -> JitterSection:
-        most = max(self.kernel, self.collective, self.host, self.step)
+        most = max([0.0, *(one for one in (self.kernel, self.collective, self.host, self.step) if one != "auto")])
         if self.shape == "normal" and most > MOST_NORMAL:
             raise ValueError(f"a standard deviation of {most:g} makes normal times negative; at most {MOST_NORMAL:g}, or shape lognormal")
         return self
@@ -61,18 +69,18 @@ class JitterSection(Section):
 class SlowNodesSection(Section):
     """Nodes that are slow for the whole run."""
 
-    share: Annotated[float, Number(0.0, 1.0)] = 0.0
+    share: Annotated[Any, Number(0.0, 1.0, words=AUTO)] = "auto"
     """of the nodes, each by itself"""
-    speed: Annotated[float, Number(0.0, 1.0, above=True)] = 0.909
+    speed: Annotated[Any, Number(0.0, 1.0, above=True, words=AUTO)] = "auto"
     """compute speed of their GPUs relative to the others"""
 
 
 class GpusSection(Section):
     """How GPUs differ among each other for the whole run."""
 
-    spread: Annotated[float, Number(0.0, 0.2)] = 0.0
+    spread: Annotated[Any, Number(0.0, 0.2, words=AUTO)] = "auto"
     """relative standard deviation of the time that a GPU takes: normal, cut at 4 of them"""
-    node_share: Annotated[float, Number(0.0, 1.0)] = 0.5
+    node_share: Annotated[Any, Number(0.0, 1.0, words=AUTO)] = "auto"
     """share of that variance that the GPUs of a node have in common"""
     slow_nodes: SlowNodesSection = SlowNodesSection()
     """nodes that are slow for the whole run"""
@@ -81,11 +89,11 @@ class GpusSection(Section):
 class HostPauseSection(Section):
     """Pauses of the Python process: garbage collection, the operating system."""
 
-    pause: Annotated[float, Quantity("time", 3600.0)] = Field(default="0 s")  # type: ignore[assignment]
+    pause: Annotated[Any, Quantity("time", 3600.0, AUTO)] = "auto"
     """how long no kernel is launched"""
-    every: Annotated[float, Number(1.0, 1e9)] = 500.0
+    every: Annotated[Any, Number(1.0, 1e9, words=AUTO)] = "auto"
     """mean steps from one pause of a rank to its next"""
-    aligned: Annotated[bool, Flag()] = False
+    aligned: Annotated[Any, Flag(AUTO)] = "auto"
     """all ranks pause in the same steps, as with a planned collection"""
 
 
@@ -128,9 +136,7 @@ def slow_ranks(slow: Sequence[SlowSection], cluster: Cluster, gpus: Sequence[int
 
 def variability_of(scenario: Scenario, assumptions: list[Assumption]) -> Variability:
     """What is random, from the section and its profile; values that are taken from the profile are recorded."""
-    section = scenario.settings.variability
-    if section.profile != "none":
-        section = _with_profile(section.profile, scenario.written.get("variability") or {}, assumptions)
+    section = _resolved(scenario, assumptions)
     jitter, gpus, host = section.jitter, section.gpus, section.host
     return Variability(
         seed=section.seed,
@@ -150,21 +156,24 @@ def variability_of(scenario: Scenario, assumptions: list[Assumption]) -> Variabi
     )
 
 
-def _with_profile(name: str, written: Mapping[str, Any], assumptions: list[Assumption]) -> VariabilitySection:
-    """The values of a profile, and over them what is written."""
+def _resolved(scenario: Scenario, assumptions: list[Assumption]) -> VariabilitySection:
+    """The section with values for what is auto."""
     from parsim.scenario import files
     from parsim.scenario.load import put
     from parsim.scenario.software import Assumption
 
-    own = dict(_leaves("", written))
-    tree: dict[str, Any] = {}
-    file = files.find("variability", name)
-    for key, entry in files.read(file).tree.items():
-        for leaf, value in _leaves(key, entry["value"]) if isinstance(entry, Mapping) else ():
-            put(tree, leaf, value)
-            if leaf not in own:
-                assumptions.append(Assumption(f"variability_{leaf.replace('.', '_')}", str(value), entry["source"], files.shown(file)))
-    for leaf, value in own.items():
+    section = scenario.tree["variability"]
+    own = {leaf: value for leaf, value in _leaves("", {key: section[key] for key in ("jitter", "gpus", "host")}) if value != "auto"}
+    found = dict(PERFECT)
+    if section["profile"] != "none":
+        file = files.find("variability", section["profile"])
+        for key, entry in files.read(file).tree.items():
+            for leaf, value in _leaves(key, entry["value"]) if isinstance(entry, Mapping) else ():
+                found[leaf] = value
+                if leaf not in own:
+                    assumptions.append(Assumption(f"variability_{leaf.replace('.', '_')}", str(value), entry["source"], files.shown(file)))
+    tree: dict[str, Any] = {key: section[key] for key in ("profile", "seed", "runs")}
+    for leaf, value in (found | own).items():
         put(tree, leaf, value)
     return VariabilitySection.model_validate(tree)
 

@@ -228,6 +228,7 @@ def test_what_is_random_leaves_the_report_of_one_run_as_it_is():
     zero = simulate(job_tree({"jitter": 0, "faults": [], "runs": 1})).document()
     for document in (zero, plain):
         del document["simulation"]["wall_s"]
+    assert zero["scenario"]["variability"].pop("jitter") != plain["scenario"]["variability"].pop("jitter"), "what is written is said"
     assert zero == plain
 
 
@@ -278,3 +279,10 @@ def test_steps_that_overlap_are_refused():
     built = job({"jitter": 0.1}, pipeline={"size": 4, "schedule": "pipedream"}, training={"gradient_accumulation": 8})
     with pytest.raises(InputError, match="not supported yet: random differences under a schedule without a flush"):
         DisturbedStep(prepare(built))
+
+
+def test_the_scenario_of_a_report_varies_as_its_file_does():
+    scenario = load({**job_tree("typical"), "name": "job"}, "variability.gpus.spread=0.03")
+    again = load(scenario.document())
+    assert build(again).variability == build(scenario).variability
+    assert again.hash() == scenario.hash()
