@@ -1,0 +1,363 @@
+"""A training over weeks: steps are a stream of work, and failures, checkpoints, restarts and spare machines are events of one clock.
+
+What a second of training yields is decided by `parsim.simulation.engine`; here only whether it is spent on training. Times are wall
+time in seconds, work is in seconds of undisturbed training with all replicas.
+
+Four answers to a failure: `restart` and `hot_spare` stop the job and go on from the last checkpoint on other machines; `elastic` does
+the same without the replica that broke until it is repaired; with `replica` the others only stop for the time of a restart and lose
+nothing (fault tolerant HSDP, arXiv 2602.00277).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import fsum, inf
+from typing import Any, Literal
+
+import simpy
+
+from parsim.simulation.clock import Clock
+from parsim.simulation.failure_times import Strike, drawn
+
+Kind = Literal["train", "save", "lost", "detect", "restart", "wait"]
+Policy = Literal["restart", "elastic", "replica", "hot_spare"]
+REJOIN = "rejoin"
+"""cause of the stop in which repaired replicas come back (elastic)"""
+_DONE = 1.0 - 1e-12
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One cause of failures of the job; all times in seconds."""
+
+    name: str
+    mtbf: float
+    """mean time between failures of the whole job by this cause"""
+    detect: float
+    """from a failure until somebody notices"""
+    restart: float
+    """from then until training goes on"""
+    repair: float = 0.0
+    """for which the machine that failed is away; 0: none is exchanged"""
+    in_memory: bool = False
+    """a copy of the last checkpoint survives in the memory of another machine"""
+    silent: bool = False
+    """until somebody notices the job trains on, for nothing"""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What happens over weeks; all times in seconds."""
+
+    causes: tuple[Cause, ...]
+    interval: float
+    """training between two checkpoints"""
+    stall: float
+    """training stands still for this long to save"""
+    horizon: float
+    """wall time after which nobody looks any more"""
+    lag: float = 0.0
+    """from the end of the stall until the checkpoint is durable; at most interval + stall unless there are copies in memory"""
+    policy: Policy = "restart"
+    replicas: int = 1
+    spares: int = 0
+    """machines that stand by; 0: there is always one, at once"""
+    restart: float = 0.0
+    """of a planned stop, in which repaired replicas come back"""
+    work: float = inf
+    """after which the training is done"""
+    seed: int = 0
+    run: int = 0
+    """which sample path of this seed"""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of wall time."""
+
+    begin: float
+    end: float
+    kind: Kind
+    cause: str = ""
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """One sample path."""
+
+    training: Training
+    wall: float
+    work: float
+    """useful work [s]"""
+    pieces: tuple[Piece, ...]
+    """they follow each other from 0 to `wall`"""
+    failures: Mapping[str, int]
+    """by cause, the most frequent first"""
+    struck: tuple[tuple[float, str], ...]
+    """when, and by which cause"""
+
+    def spent(self, kind: Kind) -> float:
+        """Wall time of a kind [s]."""
+        return fsum(piece.end - piece.begin for piece in self.pieces if piece.kind == kind)
+
+    @property
+    def goodput(self) -> float:
+        """Useful work over wall time."""
+        return self.work / self.wall if self.wall else 1.0
+
+    @property
+    def ettr(self) -> float:
+        """Effective training time ratio: wall time in which training went on that was kept; fewer replicas count as all."""
+        return self.spent("train") / self.wall if self.wall else 1.0
+
+
+def train(training: Training, strikes: Mapping[str, Iterable[Strike]] | None = None) -> TrainingRun:
+    """Let the weeks pass. `strikes`: when which cause strikes, instead of the seed's draws.
+
+    >>> job = Training((Cause("gpu", 1e9, 0.0, 20.0),), interval=100.0, stall=10.0, horizon=1e6, work=300.0)
+    >>> train(job, {"gpu": [Strike(150.0)]}).wall
+    380.0
+    """
+    return _Job(training, strikes).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    cause: Cause
+    replica: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A checkpoint: how many pieces came before its end, and the work in it."""
+
+    pieces: int = 0
+    work: float = 0.0
+
+
+_Happening = _Failure | None
+_Passing = Generator[simpy.Event, Any, _Happening]
+
+
+@dataclass
+class _Open:
+    """The piece that is passing."""
+
+    begin: float
+    kind: Kind
+    cause: str
+    share: float
+
+
+@dataclass
+class _Machines:
+    """Spare machines, and replicas that are away."""
+
+    free: int
+    lacking: int = 0
+    """machines that the job waits for"""
+    away: set[int] = field(default_factory=set)
+    back: set[int] = field(default_factory=set)
+    """repaired, and not in the job yet"""
+
+
+class _Job:
+    """The processes of one sample path."""
+
+    def __init__(self, training: Training, strikes: Mapping[str, Iterable[Strike]] | None) -> None:
+        self.training = training
+        self.clock = Clock()
+        self.pieces: list[Piece] = []
+        self.open: _Open | None = None
+        self.work = 0.0
+        self.durable = self.copied = _Mark()
+        """the last checkpoints in storage and in memory"""
+        self.writing: tuple[float, _Mark] | None = None
+        """when a checkpoint will be durable"""
+        self.machines = _Machines(training.spares)
+        self.changed = self.clock.event()
+        """a machine or a replica is back"""
+        self.struck: list[tuple[float, str]] = []
+        self.trainer = self.clock.process(self._train())
+        for cause in training.causes:
+            times = drawn(cause.mtbf, cause.name, training.seed, training.run) if strikes is None else strikes.get(cause.name, ())
+            self.clock.process(self._fail(cause, times))
+
+    def run(self) -> TrainingRun:
+        training = self.training
+        self.clock.run(self.clock.any_of([self.trainer, self.clock.timeout(training.horizon)]))
+        if self.open is not None:
+            self._close()
+        failures = dict(Counter(cause for _, cause in self.struck).most_common())
+        return TrainingRun(training, self.clock.now, self.work, tuple(self.pieces), failures, tuple(self.struck))
+
+    # what happens to the job
+
+    def _fail(self, cause: Cause, times: Iterable[Strike]) -> Generator[simpy.Event, Any, None]:
+        """One cause strikes again and again."""
+        began = self.clock.now
+        for strike in times:
+            yield self.clock.timeout(max(0.0, began + strike.at - self.clock.now))
+            replica = min(int(strike.where * self.training.replicas), self.training.replicas - 1)
+            if not self.trainer.is_alive:
+                return
+            if replica not in self.machines.away:  # what is away cannot fail
+                self.struck.append((self.clock.now, cause.name))
+                self.trainer.interrupt(_Failure(cause, replica))
+
+    def _repair(self, cause: Cause, replica: int | None) -> Generator[simpy.Event, Any, None]:
+        """A machine is away and comes back, into the pool or with its replica."""
+        yield self.clock.timeout(cause.repair)
+        machines = self.machines
+        if replica is None:
+            machines.free += 1
+        else:
+            machines.back.add(replica)
+            if self.training.policy == "replica":
+                if self.open is not None and self.open.kind == "train":
+                    self._close()
+                    self._rejoin()
+                    self._begin("train")
+                else:
+                    self._rejoin()
+        self.changed.succeed()
+        self.changed = self.clock.event()
+
+    # what the job does
+
+    def _train(self) -> Generator[simpy.Event, Any, None]:
+        training = self.training
+        enough = training.work * _DONE
+        while self.work < enough:
+            happened = yield from self._weather("train", training.interval)
+            if happened is None and self.work < enough:
+                happened = yield from self._weather("save", training.stall)
+                if happened is None:
+                    self._saved()
+                    if training.policy == "elastic" and self.machines.back:
+                        self._rejoin()
+                        happened = yield from self._pass("restart", training.restart, REJOIN)
+            if happened is not None:
+                self._roll_back(happened.cause)
+                yield from self._stop(happened)
+
+    def _weather(self, kind: Kind, seconds: float) -> _Passing:
+        """Pass `seconds`, or for training as long as there is work; stops that lose nothing come between. The failure that does not."""
+        left = seconds
+        while left > 0.0:
+            if kind == "train":
+                left = min(left, max(0.0, (self.training.work - self.work) / self._share))
+            began = self.clock.now
+            happened = yield from self._pass(kind, left)
+            if happened is None:
+                return None
+            left -= self.clock.now - began
+            machines = self.machines
+            if self.training.policy != "replica" or len(machines.away) + (happened.replica not in machines.away) == self.training.replicas:
+                return happened
+            yield from self._stop(happened)
+        return None
+
+    def _stop(self, failure: _Failure) -> _Passing:
+        """The job stands: the failure is noticed, a machine is found, everything starts. A failure meanwhile begins it again."""
+        again: _Failure | None = failure
+        while again is not None:
+            cause = again.cause
+            self._exchange(again)
+            again = yield from self._pass("lost" if cause.silent else "detect", cause.detect, cause.name)
+            while again is None and (self.machines.lacking > self.machines.free or self._share <= 0.0):
+                again = yield from self._pass("wait", self.changed, cause.name)
+                if self.training.policy == "elastic":
+                    self._rejoin()
+            if again is None:
+                self.machines.free -= self.machines.lacking
+                self.machines.lacking = 0
+                again = yield from self._pass("restart", cause.restart, cause.name)
+        if self.training.policy == "elastic":
+            self._rejoin()
+        return None
+
+    def _exchange(self, failure: _Failure) -> None:
+        """Send the machine that failed to be repaired; another takes its place where there is one."""
+        cause, machines, training = failure.cause, self.machines, self.training
+        if cause.repair <= 0.0:
+            return
+        pooled = training.spares > 0
+        if training.policy in ("restart", "hot_spare"):
+            if pooled:
+                machines.lacking += 1
+                self.clock.process(self._repair(cause, None))
+        elif pooled and machines.free > 0:
+            machines.free -= 1
+            self.clock.process(self._repair(cause, None))
+        else:
+            machines.away.add(failure.replica)
+            self.clock.process(self._repair(cause, failure.replica))
+
+    def _rejoin(self) -> None:
+        """Repaired replicas are in the job again."""
+        self.machines.away -= self.machines.back
+        self.machines.back.clear()
+
+    @property
+    def _share(self) -> float:
+        """Replicas that train, of all."""
+        return 1.0 - len(self.machines.away) / self.training.replicas
+
+    # books
+
+    def _pass(self, kind: Kind, how_long: float | simpy.Event, cause: str = "") -> _Passing:
+        """Let time pass; the failure that ended it early."""
+        if how_long == 0.0:
+            return None
+        happened: _Happening = None
+        self._begin(kind, cause)
+        try:
+            yield how_long if isinstance(how_long, simpy.Event) else self.clock.timeout(how_long)
+        except simpy.Interrupt as interrupt:
+            happened = interrupt.cause
+        self._close()
+        return happened
+
+    def _begin(self, kind: Kind, cause: str = "") -> None:
+        self.open = _Open(self.clock.now, kind, cause, self._share)
+
+    def _close(self) -> None:
+        """Write down the piece that has been passing."""
+        one, now = self.open, self.clock.now
+        self.open = None
+        if one is None or now <= one.begin:
+            return
+        if one.kind == "train":
+            self.work += (now - one.begin) * one.share
+        self.pieces.append(Piece(one.begin, now, one.kind, one.cause))
+
+    def _saved(self) -> None:
+        """A stall has ended: the copy is taken, and becomes durable after the lag."""
+        self._settle()
+        mark = self.copied = _Mark(len(self.pieces), self.work)
+        if self.training.lag == 0.0:
+            self.durable = mark
+        elif self.writing is None:  # one at a time: what is still being written is not overtaken
+            self.writing = (self.clock.now + self.training.lag, mark)
+
+    def _settle(self) -> None:
+        """What has been written by now is durable."""
+        if self.writing is not None and self.writing[0] <= self.clock.now:
+            self.durable, self.writing = self.writing[1], None
+
+    def _roll_back(self, cause: Cause) -> None:
+        """Training goes on from the last checkpoint that survives; what came after it is lost."""
+        self._settle()
+        if cause.in_memory:
+            mark = self.copied
+        else:
+            mark, self.writing = self.durable, None
+            self.copied = mark
+        for place in range(mark.pieces, len(self.pieces)):
+            piece = self.pieces[place]
+            if piece.kind in ("train", "save"):
+                self.pieces[place] = replace(piece, kind="lost", cause=cause.name)
+        self.work = mark.work
