@@ -88,6 +88,7 @@ def _simulated(scenario: Scenario, *, unfolded: bool) -> Report:
             seed=built.seed,
             steps_to_train=built.steps_to_train,
             economics=economics_of(built),
+            weeks=built.weeks,
         )
     )
 

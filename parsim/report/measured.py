@@ -25,6 +25,7 @@ from parsim.report.steady import SteadyWindow
 from parsim.report.wiring import Wiring
 from parsim.simulation.replay import Mode
 from parsim.simulation.trace import Trace
+from parsim.simulation.training import Training
 
 CATEGORIES = (
     "context",
@@ -382,4 +383,6 @@ class Measured:
     """optimizer steps of the whole training; None: the scenario gives its length in tokens, or not at all"""
     economics: Economics | None = None
     """prices, power and failures; None: nobody asked"""
+    weeks: Training | None = None
+    """the training with its failures, to be simulated; None: no horizon"""
     profiled: Profiled = field(default_factory=Profiled)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from parsim.errors import Finding
 from parsim.report import verdict as words
@@ -22,6 +23,9 @@ from parsim.report.timeline import (
     bubble_fraction,
     bubble_over_ideal,
 )
+
+if TYPE_CHECKING:
+    from parsim.report.training_run import TrainingWeeks
 
 
 class Metrics:
@@ -173,6 +177,17 @@ class Metrics:
         """Steps, hours, energy and money of the training; None where nobody asked."""
         economics = self.measured.economics
         return None if economics is None else bill(economics, self.step_time, self.busy)
+
+    @cached_property
+    def training_run(self) -> TrainingWeeks | None:
+        """The training with its failures, played through; None where no horizon asks for it."""
+        weeks, bill = self.measured.weeks, self.bill
+        if weeks is None or bill is None or bill.economics.failures is None:
+            return None
+        from parsim.report.training_run import played
+
+        work = None if bill.economics.steps is None else bill.economics.steps * self.step_time
+        return played(weeks, bill.economics.failures, self.measured.ranks.total, work)
 
     @cached_property
     def estimate(self) -> Estimate:

@@ -24,6 +24,7 @@ UNDEFINED_IN_A_DEADLOCK = (
     "model_tflops_per_gpu", "hardware_tflops_per_gpu", "mfu", "hfu", "bubble_fraction", "bubble_over_ideal",
     "bubble_fraction_theory", "estimate", "breakdown_rank", "bottleneck_rank", "breakdown_s", "critical_path_s", "limiter_kind", "limiter",
     "memory", "schedule", "collectives", "links", "unused_links", "confidence", "cost", *METRICS, "economics",
+    "training_run",
     "assumptions", "warnings", "simulation",
 )  # fmt: skip
 """keys of the document that a step which never ends has no value for"""
@@ -129,6 +130,7 @@ def document(report: Metrics) -> dict[str, Any]:
         "unused_links": measured.idle_links + unused_links(measured.trace.links, measured.links),
         "confidence": measured.confidence.document(report.step_time, report.peak_memory if measured.memory.devices else None),
         **_money(report),
+        "training_run": None if report.training_run is None else report.training_run.document(),
         "assumptions": [asdict(assumption) for assumption in measured.assumptions],
         "warnings": [{"path": finding.path, "message": _message(finding)} for finding in report.warnings],
         "simulation": {

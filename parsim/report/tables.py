@@ -60,6 +60,7 @@ def _parts(report: Metrics) -> Iterator[RenderableType]:
     yield _headline(report)
     yield _speed(report)
     yield from _money(report)
+    yield from _weeks(report)
     yield _breakdown(report)
     if report.measured.memory.devices:
         yield _memory(report)
@@ -130,6 +131,14 @@ def _money(report: Metrics) -> Iterator[RenderableType]:
         yield _shown(Table(columns, rows, "Money and time"))
     for metric, reason in bill.economics.reasons.items():
         yield _text(f"no {metric.replace('_', ' ')}: {reason}", style="dim")
+
+
+def _weeks(report: Metrics) -> Iterator[RenderableType]:
+    """The training with its failures."""
+    if (weeks := report.training_run) is None:
+        return
+    columns = (Column("", align="left"), Column(""), Column("", align="left"))
+    yield _shown(Table(columns, [[line.title, line.text, line.note] for line in weeks.statement()], weeks.title))
 
 
 def _shown(table: Table) -> RenderableType:

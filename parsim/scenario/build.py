@@ -148,7 +148,8 @@ class Builder:
         variability = variability_of(self.scenario, self.assumptions)
         if variability.causes and variability.runs == 1:
             self.warnings.append(Finding("one run is the undisturbed step; nothing is drawn", "variability.runs", 1, "write runs: 200"))
-        economics = self._priced(pricing(self.settings, cluster, gpus, model, training[0], placed.data.size))
+        priced = pricing(self.settings, cluster, gpus, model, training[0], placed.data)
+        economics = self._priced(priced)
         return Built(
             scenario=self.scenario,
             model=model,
@@ -173,6 +174,7 @@ class Builder:
             tokens=self.settings.training.tokens,
             background=others or (),
             economics=economics,
+            weeks=priced.weeks,
         )
 
     def machine(self) -> tuple[Cluster, tuple[int, ...]]:

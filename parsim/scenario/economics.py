@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from parsim.scenario.reliability import CheckpointSection, FailureSection, RecoverySection
 from parsim.scenario.values import JsonSchema, Kind, Number, Quantity, Section, did_you_mean, shown
 
 CURRENCIES = (
@@ -133,11 +134,11 @@ class EconomicsSection(Section):
     """kg of CO2 equivalent per kWh"""
     mtbf_per_gpu: Annotated[float | None, Quantity("time", optional=True)] = None
     """mean time between failures that stop the job, of one GPU with its share of the rest; the job's is this over its GPUs"""
-    checkpoint_time: Annotated[float | None, Quantity("time", optional=True)] = None
-    """time for which training stands still while a checkpoint is written"""
-    checkpoint_bandwidth: Annotated[float | None, Quantity("rate", optional=True)] = None
-    """instead of checkpoint_time: rate at which the whole job writes one"""
-    checkpoint_interval: Annotated[Any, Quantity("time", 1e9, ("auto",))] = "auto"
-    """training time between two checkpoints; auto = Daly's optimum"""
-    restart_time: Annotated[Any, Quantity("time", 1e7, ("auto",))] = "auto"
-    """from a failure until training goes on from the last checkpoint; auto = 5 min"""
+    failures: tuple[FailureSection, ...] = ()
+    """instead of mtbf_per_gpu: causes, [{cause: hbm, per_gpu: 294912 h, detect: 10 s}], or the name of a published list (llama-3)"""
+    checkpoint: CheckpointSection = CheckpointSection()
+    """what training goes on from after a failure"""
+    recovery: RecoverySection = RecoverySection()
+    """what happens after a failure"""
+    horizon: Annotated[float | None, Quantity("time", 1e9, optional=True)] = None
+    """wall time for which the training is simulated with its failures: a timeline beside the closed form (training_run)"""

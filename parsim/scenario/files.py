@@ -23,7 +23,7 @@ from parsim.columns import printable
 from parsim.errors import Finding, ScenarioError
 from parsim.scenario.yaml_tree import Origin, load, nearest, plain, unreadable
 
-KINDS = ("devices", "models", "software", "topologies", "scenarios", "comparisons", "studies", "variability")
+KINDS = ("devices", "models", "software", "topologies", "scenarios", "comparisons", "studies", "variability", "failures")
 _AT_THE_ROOT = ("topologies", "scenarios", "studies")
 SIZE_LIMIT = 10 * 10**6
 """largest file that is read [B]"""
@@ -32,7 +32,7 @@ SEALED = "<text>"
 _PACKAGE = Path(__file__).resolve().parent.parent
 _NOUN = {
     "devices": "device", "models": "model", "software": "software profile", "topologies": "topology", "scenarios": "scenario",
-    "comparisons": "comparison", "studies": "study", "variability": "profile of variability",
+    "comparisons": "comparison", "studies": "study", "variability": "profile of variability", "failures": "list of failures",
 }  # fmt: skip
 
 

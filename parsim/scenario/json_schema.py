@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from parsim.scenario.schema import ScenarioSchema, sections
-from parsim.scenario.shortforms import NUMBER, SCALAR, SHORT, ZERO
+from parsim.scenario.shortforms import FAILURES, NUMBER, SCALAR, SHORT, ZERO
 
 FILE = "parsim.schema.json"
 """its name at the root of the repository; a scenario's first line points there"""
@@ -29,7 +29,7 @@ def schema() -> dict[str, Any]:
     for short, long in SHORT.items():
         section, _, key = short.rpartition(".")
         definitions[names[section]]["properties"][key] = _short_form(long, definitions, names)
-    for path in SCALAR:
+    for path in (*SCALAR, FAILURES):
         section, _, key = path.rpartition(".")
         holder = definitions[names[section]] if section else root
         holder["properties"][key] = _or_text(holder["properties"][key])

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from parsim.hardware.transfers import SHORTEST_PERIOD
 from parsim.scenario.effects import EffectsKind
+from parsim.scenario.reliability import StorageSection
 from parsim.scenario.values import Anything, Choice, Flag, JsonSchema, Kind, ListOf, Number, Quantity, Section, Text, Whole, shown
 
 FABRICS = ("default", "single-switch", "fat-tree", "rail-optimised", "torus", "full-mesh")
@@ -127,6 +128,8 @@ class ClusterSection(Section):
     """collective operations"""
     interference: Annotated[str, Choice(("off", "simple", "full"))] = "simple"
     """how compute and communication slow each other down"""
+    storage: StorageSection = StorageSection()
+    """where checkpoints go; default = the topology's"""
     memory_reserve: Annotated[int, Quantity("bytes", TERABYTE)] = Field(default="0 B")  # type: ignore[assignment]
     """memory of every device that must stay free"""
     background: tuple[BackgroundSection, ...] = ()

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date
-from math import fsum, log
+from math import fsum
 from typing import TYPE_CHECKING, Any
 
-from parsim import units
 from parsim.errors import Finding
 from parsim.scenario.batch import steps_to_train
 from parsim.scenario.economics import YEAR, EconomicsSection, Money
-from parsim.scenario.precision import stored_bytes
+from parsim.scenario.failures import Job, reliability
 from parsim.scenario.provenance import today
 from parsim.scenario.software import Assumption
 
@@ -21,8 +20,9 @@ if TYPE_CHECKING:
     from parsim.hardware.fabric.node import Node
     from parsim.hardware.fabric.topology import Price
     from parsim.model.model import Model
-    from parsim.parallel.settings import Training
+    from parsim.parallel.settings import DataParallel, Training
     from parsim.scenario.schema import ScenarioSchema
+    from parsim.simulation.training import Training as SimulatedTraining
 
 STALE = 90
 """days after which an example price is called old"""
@@ -35,10 +35,6 @@ _SHARE_SOURCES = {
 BESIDE = 0.5
 """power of a machine beside its GPUs over the TDP of these"""
 _BESIDE_SOURCE = "at most 8.4 kW measured on a node with 8 x 700 W of GPUs: 2.8 kW beside them (arXiv 2412.08602)"
-RESTART = 300.0
-RARE = 100
-_HOPELESS = log(RARE)
-"""mean times between failures that pass without one once in so many times"""
 
 
 @dataclass
@@ -46,13 +42,17 @@ class Pricing:
     """The facts that `parsim.report.economics.Economics` is made of, None where nobody asked; and what to tell the user."""
 
     facts: dict[str, Any] | None = None
+    weeks: SimulatedTraining | None = None
+    """the training with its failures, where a horizon is given"""
     assumptions: list[Assumption] = field(default_factory=list)
     warnings: list[Finding] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
 
-def pricing(settings: ScenarioSchema, cluster: Cluster, gpus: tuple[int, ...], model: Model, training: Training, replicas: int) -> Pricing:
-    """The economics of a job of `replicas` on `gpus`; asked for by a length of the training, or by any key of the section."""
+def pricing(
+    settings: ScenarioSchema, cluster: Cluster, gpus: tuple[int, ...], model: Model, training: Training, data: DataParallel
+) -> Pricing:
+    """The economics of a job on `gpus`, split as `data` says; asked for by a length of the training, or by any key of the section."""
     section, result, steps = settings.economics, Pricing(), _steps(settings, training)
     if steps is None and section == EconomicsSection():
         return result
@@ -61,7 +61,7 @@ def pricing(settings: ScenarioSchema, cluster: Cluster, gpus: tuple[int, ...], m
         reasons["cost_to_train"] = "the training has no length: write training.tokens, or examples"
     facts: dict[str, Any] = {
         "used_gpus": len(gpus),
-        "billed_gpus": cluster.installed_gpus,
+        "billed_gpus": cluster.installed_gpus + section.recovery.spares * cluster.gpus_per_node,
         "nodes": cluster.nodes,
         "steps": steps,
         "samples_per_step": float(training.global_batch),
@@ -72,10 +72,17 @@ def pricing(settings: ScenarioSchema, cluster: Cluster, gpus: tuple[int, ...], m
     }
     if idle := cluster.installed_gpus - len(gpus):
         text = f"{idle:,} of {cluster.installed_gpus:,} GPUs are idle, and paid for: machines are paid whole"
-        result.warnings.append(Finding(text, "cluster.gpus", len(gpus), _busier(cluster, gpus, training, replicas)))
+        result.warnings.append(Finding(text, "cluster.gpus", len(gpus), _busier(cluster, gpus, training, data.size)))
     facts |= _prices(section, cluster, result, reasons)
     facts["power"] = _power(section, cluster, gpus, result, reasons)
-    facts["failures"] = _failures(section, len(gpus), model, training, result, reasons)
+    job = Job(section, settings.cluster.storage, cluster, len(gpus), model, training, data, settings.variability.seed)
+    found = reliability(job)
+    if found.reason:
+        reasons["goodput"] = found.reason
+    result.assumptions += found.assumptions
+    result.warnings += found.warnings
+    result.findings += found.findings
+    facts["failures"], result.weeks = found.failures, found.training
     result.facts = facts
     return result
 
@@ -172,8 +179,9 @@ def _hardware(section: EconomicsSection, cluster: Cluster, result: Pricing, *, r
         text = "a purchase needs one price, of a node or of a gpu"
         result.findings.append(Finding(text, "economics.purchase", None, "write for example purchase: {node: 300_000 USD, years: 4}"))
         return None
-    price = bought.node.amount * cluster.nodes if bought.node is not None else 0.0
-    price += bought.gpu.amount * cluster.installed_gpus if bought.gpu is not None else 0.0
+    spares = section.recovery.spares
+    price = bought.node.amount * (cluster.nodes + spares) if bought.node is not None else 0.0
+    price += bought.gpu.amount * (cluster.installed_gpus + spares * cluster.gpus_per_node) if bought.gpu is not None else 0.0
     return price * (1.0 / bought.years + bought.upkeep) / (YEAR * bought.utilisation)
 
 
@@ -215,75 +223,3 @@ def _beside(section: EconomicsSection, cluster: Cluster, result: Pricing) -> flo
 
 def _beside_node(node: Node) -> float:
     return BESIDE * fsum(device.tdp for device in node.devices) if node.overhead_power is None else node.overhead_power
-
-
-# failures --------------------------------------------------------------------------------------------------------
-
-
-def _failures(
-    section: EconomicsSection, gpus: int, model: Model, training: Training, result: Pricing, reasons: dict[str, str]
-) -> dict[str, float] | None:
-    written = [
-        key
-        for key in ("checkpoint_time", "checkpoint_bandwidth", "checkpoint_interval", "restart_time")
-        if getattr(section, key) not in (None, "auto")
-    ]
-    lacking = ["mtbf_per_gpu"] if section.mtbf_per_gpu is None else []
-    lacking += ["checkpoint_time (or checkpoint_bandwidth)"] if not {"checkpoint_time", "checkpoint_bandwidth"} & set(written) else []
-    if lacking:
-        reasons["goodput"] = f"it needs economics.{' and economics.'.join(lacking)}"
-        if len(lacking) == 1 or written:
-            path = f"economics.{written[0] if section.mtbf_per_gpu is None else 'mtbf_per_gpu'}"
-            result.warnings.append(Finding("there is no goodput, and failures cost nothing", path, None, f"add economics.{lacking[0]}"))
-        return None
-    if {"checkpoint_time", "checkpoint_bandwidth"} <= set(written):
-        text = "the time to write a checkpoint is given twice"
-        result.findings.append(Finding(text, "economics.checkpoint_bandwidth", None, "leave checkpoint_time or checkpoint_bandwidth out"))
-        return None
-    zero = [key for key in ("mtbf_per_gpu", *written) if getattr(section, key) == 0 and key not in ("checkpoint_time", "restart_time")]
-    if zero:
-        result.findings += [Finding("must be greater than 0", f"economics.{key}", 0) for key in zero]
-        return None
-    restart = section.restart_time
-    if restart == "auto":
-        restart = RESTART
-        result.assumptions.append(
-            Assumption("restart_time", units.format_time(RESTART), "assumption: detect, replace, load, warm up", "default")
-        )
-    if section.checkpoint_bandwidth is not None and not checkpoint_bytes(model, training):
-        text, hint = f"{model.name} has no parameters that would say how large a checkpoint is", "write checkpoint_time"
-        result.findings.append(Finding(text, "economics.checkpoint_bandwidth", None, hint))
-        return None
-    return _checked(section, float(section.mtbf_per_gpu or 0.0) / gpus, _writing(section, model, training), restart, gpus, result)
-
-
-def _writing(section: EconomicsSection, model: Model, training: Training) -> float:
-    """Time to write one checkpoint: as written, or its size over the rate [s]."""
-    if section.checkpoint_bandwidth is None:
-        return float(section.checkpoint_time or 0.0)
-    return checkpoint_bytes(model, training) / section.checkpoint_bandwidth
-
-
-def checkpoint_bytes(model: Model, training: Training) -> int:
-    """What training goes on from: the trained weights, their fp32 master and optimizer states; 14 B per parameter with bf16 and Adam.
-
-    BLOOM's were 2.3 TB for 176.2e9 parameters (bigscience/bloom model card): 2,298 GiB.
-    """
-    from parsim.model.model import trainable_parameter_count
-
-    return trainable_parameter_count(model) * stored_bytes(training.precision, training.optimizer)
-
-
-def _checked(section: EconomicsSection, mtbf: float, writing: float, restart: float, gpus: int, result: Pricing) -> dict[str, float] | None:
-    """The facts of `parsim.report.economics.Failures`; interval 0 means the best."""
-    interval = 0.0 if section.checkpoint_interval == "auto" else float(section.checkpoint_interval)
-    if (interval + writing + restart) / mtbf > _HOPELESS:
-        text = (
-            f"{gpus:,} GPUs fail every {units.format_time(mtbf)}, a checkpoint takes {units.format_time(writing)} and a restart"
-            f" {units.format_time(restart)}: so much time passes without a failure less than once in {RARE} times"
-        )
-        result.findings.append(
-            Finding(text, "economics.mtbf_per_gpu", section.mtbf_per_gpu, "check the three, or write checkpoints more often")
-        )
-        return None
-    return {"mtbf": mtbf, "checkpoint": writing, "restart": restart, "interval": interval}

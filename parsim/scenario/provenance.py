@@ -12,12 +12,12 @@ from typing import Any
 
 from parsim.scenario.files import find, names
 
-KINDS = ("devices", "models", "software", "topologies")
+KINDS = ("devices", "models", "software", "topologies", "failures")
 
 
 @cache
 def catalogue_sha256() -> str:
-    """One hash over all shipped devices, models, software profiles and topologies, by name and content."""
+    """One hash over all shipped devices, models, software profiles, topologies and lists of failures, by name and content."""
     digest = sha256()
     for kind in KINDS:
         for name in names(kind):

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from parsim.errors import Finding
+from parsim.errors import Finding, ScenarioError
 from parsim.scenario import files
 from parsim.scenario.yaml_tree import Origin
 
@@ -29,6 +29,10 @@ SHORT = {
     "training.gbs": "training.global_batch",
     "training.gas": "training.gradient_accumulation",
     "training.seq": "training.sequence_length",
+    "economics.checkpoint_time": "economics.checkpoint.stall",
+    "economics.checkpoint_bandwidth": "economics.checkpoint.bandwidth",
+    "economics.checkpoint_interval": "economics.checkpoint.interval",
+    "economics.restart_time": "economics.recovery.restart_time",
 }
 """short key -> long key"""
 ASSUMPTIONS = {
@@ -69,7 +73,8 @@ ASSUMPTIONS = {
     "power_communicating": "economics.gpu_power.communicating",
     "power_waiting": "economics.gpu_power.waiting",
     "node_power": "economics.node_power",
-    "restart_time": "economics.restart_time",
+    "restart_time": "economics.recovery.restart_time",
+    "checkpoint_stall": "economics.checkpoint.stall",
 }
 """name of an assumption, as reports print it -> the key that states it"""
 SCALAR = {
@@ -77,6 +82,7 @@ SCALAR = {
     "training.optimizer": "name",
     "training.loss": "kind",
     "cluster.fabric": "kind",
+    "cluster.storage": "bandwidth",
     "cluster.collectives": "profile",
     "variability": "profile",
 }
@@ -91,6 +97,18 @@ SYNONYMS: dict[str, dict[Any, Any]] = {
 }
 """other spellings of a value"""
 ZERO = {0: "ddp", 1: "zero1", 2: "zero2", 3: "zero3"}
+
+
+FAILURES = "economics.failures"
+"""list that the name of a published one may stand for"""
+
+
+def published_failures(name: str) -> list[dict[str, Any]]:
+    """The causes of a shipped list of failures: each by the GPU-hours in which it struck once. Raises `ScenarioError`."""
+    document = files.read(files.find("failures", name, files.SEALED))
+    gpu_hours = document.tree["gpus"] * document.tree["days"] * 24.0
+    causes = document.tree["causes"]
+    return [{**{k: v for k, v in one.items() if k != "count"}, "per_gpu": f"{gpu_hours / one['count']:.15g} h"} for one in causes]
 
 
 def long_key(key: str) -> str:
@@ -115,6 +133,7 @@ class Layer:
         self.origins = dict(origins)
         self.findings = findings
         self._scalars()
+        self._failures()
         for short, long in SHORT.items():
             self._short(short, long)
         for name, long in ASSUMPTIONS.items():
@@ -143,6 +162,18 @@ class Layer:
                 holder[key] = dict.fromkeys(keys, value)
                 if path in self.origins:
                     self.origins.update({f"{path}.{inner}": self.origins[path] for inner in keys})
+
+    def _failures(self) -> None:
+        """The causes behind the name of a published list of failures."""
+        holder, key = self._section(FAILURES)
+        if holder is None or not isinstance(name := holder.get(key), str):
+            return
+        try:
+            holder[key] = published_failures(name)
+        except ScenarioError as error:
+            first = error.findings[0]
+            self._problem(first.message, FAILURES, name, first.suggestion, self.origins.get(FAILURES))
+            holder[key] = []
 
     def _short(self, short: str, long: str) -> None:
         holder, key = self._section(short)

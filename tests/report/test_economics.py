@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parsim.report.economics import HOUR, KWH, METRICS, Bill, Busy, Economics, Failures, Power, bill, economics
+from parsim.report.economics import HOUR, KWH, METRICS, Bill, Busy, Economics, Power, bill, economics
+from parsim.report.goodput import Failures
 
 YEAR = 365.25 * 24
 POWER = Power(idle=60.0, tdp=400.0, computing=0.9, communicating=0.5, waiting=0.3, beside=4000.0, pue=1.2)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parsim import theory
-from parsim.report.economics import SHORTEST, Failures, best_interval
+from parsim.report.goodput import SHORTEST, Failures, best_interval
 
 HOUR = 3600.0
 LLAMA_3 = 54 * 24 * HOUR / 419

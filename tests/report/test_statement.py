@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from parsim.report.economics import Busy, Economics, Failures, Power, bill
+from parsim.report.economics import Busy, Economics, Power, bill
+from parsim.report.goodput import Failures
 from parsim.report.page.metrics import costs
 from parsim.report.statement import energy, statement
 from parsim.run import simulate

@@ -138,8 +138,8 @@ def test_machines_bought() -> None:
             {"mtbf_per_gpu": "1 h", "checkpoint_time": "1 h"},
             "8 GPUs fail every 450 s, a checkpoint takes .* less than once in 100 times",
         ),
-        ({"mtbf_per_gpu": "1 h", "checkpoint_time": "1 s", "checkpoint_bandwidth": "1 GB/s"}, "economics.checkpoint_bandwidth: the time"),
-        ({"mtbf_per_gpu": "1 h", "checkpoint_bandwidth": "0 GB/s"}, "economics.checkpoint_bandwidth: must be greater than 0"),
+        ({"mtbf_per_gpu": "1 h", "checkpoint_time": "1 s", "checkpoint_bandwidth": "1 GB/s"}, "economics.checkpoint.bandwidth: the time"),
+        ({"mtbf_per_gpu": "1 h", "checkpoint_bandwidth": "0 GB/s"}, "economics.checkpoint.bandwidth: must be greater than 0"),
         ({"mtbf_per_gpu": "0 h", "checkpoint_time": "1 s"}, "economics.mtbf_per_gpu: must be greater than 0"),
         ({"gpu_hour": "$2"}, r"economics.gpu_hour: '\$2' is not a price .*; write the currency as USD"),
         ({"gpu_hour": "2,000 USD"}, "write thousands without commas"),
@@ -255,8 +255,8 @@ def test_a_checkpoint_is_as_long_as_its_bytes() -> None:
     ("section", "path", "lacks"),
     [
         ({"mtbf_per_gpu": "1000 h"}, "economics.mtbf_per_gpu", "checkpoint_time"),
-        ({"checkpoint_time": "60 s"}, "economics.checkpoint_time", "mtbf_per_gpu"),
-        ({"restart_time": "60 s"}, "economics.restart_time", "mtbf_per_gpu"),
+        ({"checkpoint_time": "60 s"}, "economics.checkpoint.stall", "mtbf_per_gpu"),
+        ({"restart_time": "60 s"}, "economics.recovery.restart_time", "mtbf_per_gpu"),
     ],
 )
 def test_half_of_what_goodput_needs(section: dict[str, Any], path: str, lacks: str) -> None:

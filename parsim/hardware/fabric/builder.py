@@ -75,13 +75,15 @@ def build_cluster(  # noqa: PLR0913
     if wanted is not None and (isinstance(wanted, (bool, str)) or not isinstance(wanted, int)):
         raise TopologyError(Finding("expected a number of GPUs or all", "cluster.gpus", wanted))
     each = None if per_node in (None, "all") else cast("int", per_node)
-    return Cluster(
+    cluster = Cluster(
         topology.name, machines, built, gpus=wanted, per_node=each, placement=placement, price=topology.price, library=topology.library
     )
+    cluster.storage = topology.storage
+    return cluster
 
 
 def _sections(overrides: Mapping[str, Any] | None, findings: list[Finding]) -> dict[str, Mapping[str, Any]]:
-    known = ("device", "node", "links", "fabric", "collectives", "price")
+    known = ("device", "node", "links", "fabric", "collectives", "price", "storage")
     result: dict[str, Mapping[str, Any]] = {}
     for key, value in (overrides or {}).items():
         if key not in known:
@@ -116,7 +118,7 @@ def _apply(whole: dict[str, Any], change: Mapping[str, Mapping[str, Any]], fabri
     """Put the scenario's changes on top of the topology tree."""
     if "links" in change:
         whole["links"] = changed_links(whole.get("links") or {}, change["links"], "cluster.set.links", findings)
-    for section in ("node", "fabric", "collectives", "price"):
+    for section in ("node", "fabric", "collectives", "price", "storage"):
         if section in change:
             if section == "node" and "node" not in whole:
                 findings.append(Finding("an explicit graph has no node template to change", "cluster.set.node"))

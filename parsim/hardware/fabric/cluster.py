@@ -19,6 +19,7 @@ from parsim.hardware.fabric.library import DEFAULTS, Library
 from parsim.hardware.fabric.links import Link
 from parsim.hardware.fabric.node import Node
 from parsim.hardware.fabric.routes import NOWHERE, TIER_NETWORK, Route, join, shift, unreachable
+from parsim.hardware.fabric.storage import Storage
 from parsim.hardware.fabric.switches import Fabric, Port
 from parsim.hardware.fabric.topology import Price
 
@@ -72,6 +73,8 @@ class Cluster:
     ) -> None:
         self.name = name
         self.price = price
+        self.storage: Storage | None = None
+        """where checkpoints go"""
         self.library = library
         """what the machines set for the library of collectives"""
         self.fabric = fabric

@@ -1,7 +1,7 @@
 """Topology files: a machine repeated on a fabric, or an explicit graph of vertices and edges.
 
 A topology tree has ``name``, ``aliases``, ``links`` (kinds of links), ``collectives`` (what its image sets for the library of collectives),
-``price``, and either ``node`` (one machine: vertices
+``price``, ``storage`` (where checkpoints go), and either ``node`` (one machine: vertices
 and edges) with ``fabric`` (how machines are connected), or ``vertices`` and ``edges`` of the whole cluster. Vertex names
 tell the kind: gpu, nvswitch, pcie, cpu, memory, nic, switch (leaf, spine); otherwise write ``{name: x, kind: nic}``.
 """
@@ -19,6 +19,7 @@ from parsim.hardware.device import Device
 from parsim.hardware.fabric.library import Library, read_library
 from parsim.hardware.fabric.links import STANDARD, LinkKind, link_kinds, standard_kind
 from parsim.hardware.fabric.node import Edge, Node
+from parsim.hardware.fabric.storage import Storage, read_storage
 from parsim.hardware.tree import Tree, closest
 
 _PREFIXES = {
@@ -55,6 +56,7 @@ class Topology:
     aliases: tuple[str, ...] = ()
     price: Price | None = None
     library: Library = field(default_factory=Library)
+    storage: Storage | None = None
     network_vertices: dict[str, str] = field(default_factory=dict)
     network_edges: list[Edge] = field(default_factory=list)
 
@@ -91,7 +93,7 @@ def read_topology(top: Tree, device_of: DeviceOf, p2p: bool | None, host: Host =
     links = link_kinds(top)
     price = _price(top)
     fabric = top.child("fabric")
-    topology = Topology(name, [], False, fabric, links, aliases, price, read_library(top))
+    topology = Topology(name, [], False, fabric, links, aliases, price, read_library(top), read_storage(top))
     if top.has("node") == top.has("vertices"):
         top.fail("node", "a topology has either node (one machine, repeated) or vertices and edges (an explicit graph)")
         top.stop()

@@ -76,13 +76,13 @@ def expand_box(box: dict[str, Any], device_of: Callable[[str], Device], where: s
         if tree.has(key):
             node[key] = tree.raw(key)
     tree.raw("price")
+    tree.raw("storage")
     tree.close()
     tree.stop()
     topology: dict[str, Any] = {"name": name, "node": node, "links": links}
     if nic:
         topology["fabric"] = {"kind": "single-switch", "link": nic}
-    if "price" in box:
-        topology["price"] = box["price"]
+    topology |= {key: box[key] for key in ("price", "storage") if key in box}
     return topology
 
 

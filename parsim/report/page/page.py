@@ -17,6 +17,7 @@ from parsim.report.page.markup import details, section
 from parsim.report.page.payload import Payload, payload, text
 from parsim.report.page.sections import money
 from parsim.report.page.topology import topology
+from parsim.report.page.training import training
 from parsim.report.verdict import recipe
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def _one(entry: ShownRun, data: Payload) -> str:
             f'<div class="tiles">{sections.tiles(report, entry.document)}</div>',
             sections.warnings(report),
             section("Money and time", money(report), "money") if report.bill is not None else "",
+            section(_weeks_title(report), training(report), "training-section"),
             section("Where the step goes", sections.breakdown(report), "step"),
             section("Timeline", _timeline([data]), "timeline-section"),
             section("Memory", _memory([entry]) + sections.memory(report), "memory-section"),
@@ -78,6 +80,10 @@ def _one(entry: ShownRun, data: Payload) -> str:
             details("What the numbers mean", sections.definitions(entry.document), name="definitions"),
         )
     )
+
+
+def _weeks_title(report: Report) -> str:
+    return "" if report.training_run is None else report.training_run.title
 
 
 def _several(entries: Sequence[ShownRun], payloads: Sequence[Payload], missing: Sequence[tuple[str, str]]) -> str:

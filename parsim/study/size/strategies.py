@@ -15,7 +15,7 @@ from math import ceil
 from typing import Any
 
 from parsim.errors import Finding
-from parsim.report.economics import Bill, Busy, Economics, best_interval, bill
+from parsim.report.economics import Bill, Busy, Economics, bill
 from parsim.study.search.lattice import divisors
 
 MOST_STAGES = 16
@@ -259,8 +259,7 @@ class Configuration:
         old = self.economics
         failures = old.failures
         if failures is not None and mtbf != 1.0:
-            between = failures.mtbf * mtbf
-            failures = replace(failures, mtbf=between, interval=best_interval(failures.checkpoint, between))
+            failures = failures.rarer(mtbf)
         new = replace(
             old,
             failures=failures,

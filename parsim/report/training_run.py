@@ -1,0 +1,129 @@
+"""A training over weeks as it was played through: the numbers of one sample path, beside what failures cost on average."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any, NamedTuple
+
+from parsim.report.goodput import Failures
+from parsim.report.quantities import number, percent, points, seconds
+from parsim.report.statement import BillLine
+from parsim.simulation.training import Piece, Training, TrainingRun, train
+
+KINDS = ("train", "save", "lost", "detect", "restart", "wait")
+"""what a stretch of wall time may be"""
+_NAMED = 6
+"""causes that are named; the others are counted together"""
+CONFIDENCE = 0.99
+"""with which the spare machines that are named suffice"""
+_CURVE = 60
+"""points of a curve"""
+
+
+class CurvePoint(NamedTuple):
+    """A point of a curve of goodput."""
+
+    at: float
+    goodput: float
+
+
+@dataclass(frozen=True)
+class TrainingWeeks:
+    """One sample path, and the closed form for the same job."""
+
+    run: TrainingRun
+    failures: Failures
+    gpus: int
+
+    def document(self) -> dict[str, Any]:
+        """The report's ``training_run``."""
+        run = self.run
+        return {
+            "wall_s": run.wall,
+            "useful_s": run.work,
+            "goodput": run.goodput,
+            "ettr": run.ettr,
+            "failures": len(run.struck),
+            "failures_by_cause": dict(run.failures),
+            "expected_failures": run.wall / self.failures.mtbf,
+            "checkpoint_interval_s": run.training.interval,
+            "optimum_interval_s": self.failures.optimum,
+            "spent_s": {kind: run.spent(kind) for kind in KINDS},  # type: ignore[arg-type]
+            "machines_in_repair": self.failures.in_repair if self.pooled else None,
+            "spares_99": self.failures.spares_for(CONFIDENCE) if self.pooled else None,
+            "seed": run.training.seed,
+            "timeline": [{"from_s": one.begin, "to_s": one.end, "kind": one.kind, "cause": one.cause or None} for one in self.timeline()],
+        }
+
+    @property
+    def pooled(self) -> bool:
+        """Whether machines are away while they are repaired."""
+        return self.failures.repair > 0.0
+
+    def timeline(self) -> Iterator[Piece]:
+        """Stretches of one kind and cause, which follow each other."""
+        last: Piece | None = None
+        for piece in self.run.pieces:
+            if last is not None and (last.kind, last.cause) == (piece.kind, piece.cause):
+                last = replace(last, end=piece.end)
+                continue
+            if last is not None:
+                yield last
+            last = piece
+        if last is not None:
+            yield last
+
+    def by_interval(self) -> list[CurvePoint]:
+        """Expected goodput against the time between checkpoints [s], around the best one and the job's own."""
+        best, own = self.failures.optimum or self.run.training.interval, self.run.training.interval
+        low, high = min(best, own) / 8.0, max(best, own) * 8.0
+        steps = (low * (high / low) ** (place / (_CURVE - 1)) for place in range(_CURVE))
+        return [CurvePoint(at, self.failures.every(at).goodput) for at in steps if at + self.failures.checkpoint >= self.failures.lag]
+
+    def by_size(self) -> list[CurvePoint]:
+        """Expected goodput against the number of GPUs, each at its best interval; checkpoints and restarts take as long as here."""
+        sizes = (self.gpus * 2.0 ** (place / 4.0) for place in range(-24, 17))
+        return [CurvePoint(size, self.failures.rarer(self.gpus / size).goodput) for size in sizes if size >= 1.0]
+
+    def statement(self) -> Iterator[BillLine]:
+        """The numbers as lines for people."""
+        run, failures = self.run, self.failures
+        yield BillLine("Goodput", f"{points(run.goodput)} %", "goodput", f"on average {points(failures.goodput)} % (closed form)")
+        if abs(run.ettr - run.goodput) > 1e-9:
+            yield BillLine(
+                "Time in training", f"{points(run.ettr)} %", "ettr", "effective training time ratio: fewer replicas count as all"
+            )
+        often = f"{number(run.wall / failures.mtbf)} expected, one every {seconds(failures.mtbf)}"
+        yield BillLine("Failures", f"{len(run.struck):,}", "failures", often)
+        if len(run.failures) > 1:
+            yield BillLine("", "", "", self.causes())
+        parts = ", ".join(f"{kind} {percent(run.spent(kind) / run.wall)}" for kind in KINDS if run.spent(kind))  # type: ignore[arg-type]
+        yield BillLine("Wall time", seconds(run.wall), "wall_s", parts)
+        best = failures.optimum
+        yield BillLine(
+            "Checkpoint every", seconds(run.training.interval), "checkpoint_interval_s",
+            "of training" if best is None else f"of training; {seconds(best)} is best on average",
+        )  # fmt: skip
+        if self.pooled:
+            away = f"{number(failures.in_repair)} machines are in repair on average"
+            yield BillLine("Spares for 99 %", f"{failures.spares_for(CONFIDENCE):,}", "spares_99", away)
+
+    def causes(self) -> str:
+        """The most frequent causes with their counts."""
+        counts = list(self.run.failures.items())
+        named = [f"{cause} {count}" for cause, count in counts[:_NAMED]]
+        rest = sum(count for _, count in counts[_NAMED:])
+        return ", ".join([*named, f"others {rest}"] if rest else named)
+
+    @property
+    def title(self) -> str:
+        """What it is, in a few words."""
+        return f"{seconds(self.run.wall)} of training with failures, one sample path (seed {self.run.training.seed})"
+
+
+def played(training: Training, failures: Failures, gpus: int, work: float | None) -> TrainingWeeks:
+    """Play a training through; `work` [s]: its length without failures, None where it is unknown."""
+    whole = replace(training, interval=failures.interval, work=inf if work is None else work)
+    return TrainingWeeks(train(whole), failures, gpus)
