@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import fsum, inf, log
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from parsim import units
 from parsim.errors import Finding
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from parsim.hardware.fabric.cluster import Cluster
     from parsim.model.model import Model
     from parsim.parallel.settings import DataParallel, Training
-    from parsim.simulation.training import Cause
+    from parsim.simulation.training import Cause, Policy
     from parsim.simulation.training import Training as SimulatedTraining
 
 RESTARTS = {"restart": 300.0, "elastic": 300.0, "hot_spare": 120.0, "replica": 180.0}
@@ -315,6 +315,6 @@ def _simulated(job: Job, causes: tuple[Cause, ...], facts: dict[str, Any], lag: 
         found.findings.append(Finding(text, "economics.horizon", job.section.horizon, "simulate less time"))
         return
     found.training = SimulatedTraining(
-        causes, facts["interval"], facts["checkpoint"], horizon, lag, recovery.policy, job.replicas, recovery.spares,
+        causes, facts["interval"], facts["checkpoint"], horizon, lag, cast("Policy", recovery.policy), job.replicas, recovery.spares,
         RESTARTS[recovery.policy] if recovery.restart_time == "auto" else float(recovery.restart_time), seed=job.seed,
     )  # fmt: skip

@@ -96,7 +96,11 @@ STREAM = [{"from": "gpu0", "to": "gpu1", "rate": "200 GB/s"}]
 TRANSFERS = [{"from": "gpu0", "to": "gpu1", "bytes": "20 MB", "every": "1 ms"}]
 PCIE = {"topology": "8x-rtx-4090-pcie"}
 
-FAILING = {"mtbf_per_gpu": "50000 h", "checkpoint_time": "60 s"}
+FAILING = {"mtbf_per_gpu": "50000 h", "checkpoint": {"stall": "60 s"}}
+RARE = {"mtbf_per_gpu": "50000 h"}
+WEEKS = {"failures": [{"cause": "any", "per_gpu": "10 h"}], "checkpoint": {"stall": "60 s"}, "horizon": "2 d"}
+ELASTIC = laid(WEEKS, {"recovery": {"policy": "elastic"}})
+IN_MEMORY = {"mode": "memory", "lag": "10 min"}
 
 LEAVES: dict[str, Leaf] = {
     "model": leaf("bert-base", {**MODEL, "layers": 6}),
@@ -284,6 +288,9 @@ LEAVES: dict[str, Leaf] = {
     ),
     "cluster.collectives.protocol": leaf("simple", "ll", "ll128", same=AUTO),
     "cluster.interference": leaf("off", "full", same={"simple": None}),
+    "cluster.storage.bandwidth": leaf("1 GB/s", "2 GB/s", same={"default": None}, economics=RARE),
+    "cluster.storage.per_node": leaf("1 GB/s", same={"default": None}, cluster__storage={"bandwidth": "2 GB/s"}, economics=RARE),
+    "cluster.storage.latency": leaf("1 s", same={"default": None, "0 s": None}, cluster__storage={"bandwidth": "2 GB/s"}, economics=RARE),
     "cluster.memory_reserve": leaf("1 GiB"),
     "cluster.background.from": leaf("gpu8", cluster={"nodes": 2, "gpus": "all", "background": STREAM}),
     "cluster.background.to": leaf("gpu8", cluster={"nodes": 2, "gpus": "all", "background": STREAM}),
@@ -341,11 +348,33 @@ LEAVES: dict[str, Leaf] = {
     "economics.gpu_power.communicating": leaf(0.6, same=AUTO, training__tokens="1G"),
     "economics.gpu_power.waiting": leaf(0.2, same=AUTO, training__tokens="1G"),
     "economics.carbon_intensity": leaf(0.4, training__tokens="1G"),
-    "economics.mtbf_per_gpu": leaf("50000 h", economics__checkpoint_time="60 s"),
-    "economics.checkpoint_time": leaf("60 s", "120 s", economics__mtbf_per_gpu="50000 h"),
-    "economics.checkpoint_bandwidth": leaf("1 GB/s", "2 GB/s", economics__mtbf_per_gpu="50000 h"),
-    "economics.checkpoint_interval": leaf("1 h", "2 h", same=AUTO, economics=FAILING),
-    "economics.restart_time": leaf("1 h", same={"auto": None, "5 min": None}, economics=FAILING),
+    "economics.mtbf_per_gpu": leaf("50000 h", economics__checkpoint__stall="60 s"),
+    "economics.failures.cause": leaf("gpu", "network", economics=WEEKS),
+    "economics.failures.per_gpu": leaf("20 h", economics=WEEKS),
+    "economics.failures.detect": leaf("30 s", "hang", same={"0 s": None}, economics=WEEKS),
+    "economics.failures.restart_time": leaf("1 h", same={**AUTO, "5 min": None}, economics=WEEKS),
+    "economics.failures.repair": leaf("1 h", "0 s", same={**AUTO, "48 h": None}, economics=ELASTIC),
+    "economics.failures.recovery": leaf("storage", same={**AUTO, "memory": None}, economics=laid(WEEKS, {"checkpoint": IN_MEMORY})),
+    "economics.failures.silent": leaf(True, economics=laid(WEEKS, {"failures": [{"cause": "any", "per_gpu": "10 h", "detect": "1 h"}]})),
+    "economics.checkpoint.mode": leaf(
+        "async", "memory", same={"sync": None}, economics={"mtbf_per_gpu": "500 h", "checkpoint": {"bandwidth": "1 MB/s"}}
+    ),
+    "economics.checkpoint.bytes": leaf("1 TB", same=AUTO, economics={"mtbf_per_gpu": "50000 h", "checkpoint": {"bandwidth": "1 GB/s"}}),
+    "economics.checkpoint.bandwidth": leaf("1 GB/s", "2 GB/s", economics__mtbf_per_gpu="50000 h"),
+    "economics.checkpoint.stall": leaf("60 s", "120 s", economics__mtbf_per_gpu="50000 h"),
+    "economics.checkpoint.lag": leaf(
+        "1 min", "2 min", same=AUTO,
+        economics={"mtbf_per_gpu": "500 h", "checkpoint": {"mode": "async", "stall": "1 s", "bandwidth": "1 MB/s", "interval": "1 h"}},
+    ),
+    "economics.checkpoint.interval": leaf("1 h", "2 h", same=AUTO, economics=FAILING),
+    "economics.recovery.policy": leaf("elastic", "replica", "hot_spare", same={"restart": None}, economics=FAILING),
+    "economics.recovery.restart_time": leaf("1 h", same={"auto": None, "5 min": None}, economics=FAILING),
+    "economics.recovery.spares": leaf(1, 2, economics=laid(WEEKS, {"failures": [{"cause": "any", "per_gpu": "10 h", "repair": "9 h"}]})),
+    "economics.recovery.repair": leaf("1 h", same={"48 h": None}, economics=ELASTIC),
+    "economics.recovery.hang_timeout": leaf(
+        "30 min", same={"10 min": None}, economics=laid(WEEKS, {"failures": [{"cause": "any", "per_gpu": "10 h", "detect": "hang"}]})
+    ),
+    "economics.horizon": leaf("1 d", "2 d", economics=FAILING),
     "report.flop_convention": leaf(
         "llm-foundry", "6n", "6n-non-embedding", "megatron", "megatron-lm", "exact", "exact-full", same={"palm": None}
     ),
@@ -430,7 +459,7 @@ def written(path: str, value: Any, where: Mapping[str, Any]) -> dict[str, Any]:
     """The base scenario, changed to `where` the leaf matters, with the leaf set."""
     base = laid(BASE, where)
     section, _, key = path.rpartition(".")
-    if section in ("variability.slow", "cluster.background"):
+    if section in ("variability.slow", "cluster.background", "economics.failures"):
         holder, _, entries = section.partition(".")
         base[holder][entries][0][key] = value
         return base
@@ -517,6 +546,8 @@ def test_short_forms_say_the_same_as_long_ones(short: str, long: str) -> None:
         "parallel.dp": (4, 4),
         "parallel.ep": (1, 1),
         "parallel.etp": ("auto", "auto"),
+        "economics.checkpoint_bandwidth": ("2 GB/s", "2 GB/s"),
+        **dict.fromkeys(("economics.checkpoint_time", "economics.checkpoint_interval", "economics.restart_time"), ("2 min", "2 min")),
     }
     value, meant = values.get(short, (2, 2))
     base = laid(BASE, {"training": {"gradient_accumulation": "auto"}} if short == "training.gbs" else {})
@@ -534,6 +565,7 @@ ASSUMED = {
     "power_waiting": 0.2,
     "node_power": "1 kW",
     "restart_time": "1 h",
+    "checkpoint_stall": "1 min",
     "host_per_kernel_forward": "1 ms",
     "host_per_kernel_backward": "1 ms",
     "host_per_list_entry": "1 ms",
@@ -580,6 +612,7 @@ ASSUMED_WHERE = {
     **{key: {"training": {"tokens": "1G"}} for key in ("power_computing", "power_communicating", "power_waiting")},
     "node_power": {"training": {"tokens": "1G"}, "cluster": {"topology": "8x-l40s-pcie"}},
     "restart_time": {"economics": FAILING},
+    "checkpoint_stall": {"economics": {"mtbf_per_gpu": "500 h", "checkpoint": {"mode": "async", "bandwidth": "1 GB/s"}}},
     "fsdp_version": {"parallel": {"data": {"strategy": "fsdp"}}},
     "norm_kernels": {"software": {"profile": "megatron-core"}},
     "host_per_list_entry": {"software": {"profile": "deepspeed-2021"}, "parallel": {"data": {"strategy": "zero3"}}},

@@ -35,6 +35,7 @@ ONCE = (
     *SLOW,
     "gpt3-175b-64x-a100",
     "llama-3-405b-16384x-h100",
+    "llama-3-405b-54-days",
     "mixtral-8x22b-128x-h100",
     "qwen3-30b-128k-64x-h100",
     "gpt-oss-120b-64x-b200",

@@ -133,7 +133,7 @@ def _ticks(times: Sequence[float], wall: float) -> str:
 
 def _days(wall: float) -> list[tuple[float, str]]:
     """Round times under the strip."""
-    step = next((one for one in (*_TIMES, 20 * 86400, 50 * 86400, 100 * 86400, 365 * 86400) if wall / one <= 6), wall)
+    step = next((one for one in (*_TIMES, *(days * 86_400 for days in (20, 50, 100, 200, 500, 1000, 2000))) if wall / one <= 6), wall)
     return [(at * step, seconds(at * step) if at else "0") for at in range(floor(wall / step) + 1)]
 
 
@@ -191,8 +191,8 @@ def _plot(title: str, curve: Sequence[CurvePoint], marks: Sequence[Mark], ticks:
     dots = "".join(
         f'<b style="left:{100 * across(mark.at):.3f}%;bottom:{100 * up(mark.goodput):.3f}%;background:{mark.colour}"></b>' for mark in marks
     )
-    legend = "".join(f"<span>{swatch(mark.colour)}{escape(mark.words)}, {percent(mark.goodput)}</span>" for mark in marks)
-    words = "; ".join(f"{mark.words}: {percent(mark.goodput)}" for mark in marks)
+    legend = "".join(f"<span>{swatch(mark.colour)}{escape(mark.words)}, {points(mark.goodput)} %</span>" for mark in marks)
+    words = "; ".join(f"{mark.words}: {points(mark.goodput)} %" for mark in marks)
     return (
         f'<figure class="curve"><figcaption>{escape(title)} [%]</figcaption>'
         f'<div class="plot" role="img" aria-label="{escape(f"{title}; {words}")}"><div class="left">{left}</div>'

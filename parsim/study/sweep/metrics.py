@@ -244,6 +244,11 @@ METRICS: tuple[Metric, ...] = (
         "goodput", "goodput", "fraction", "higher", of("goodput"), (), "Share of the time that goes into steps that count.",
         "economics.mtbf_per_gpu",
     ),
+    Metric(
+        "run_goodput", "goodput of the weeks", "fraction", "higher", of("training_run", "goodput"), (),
+        "Share of the time that goes into steps that count, in the training that was played through.", "economics.horizon",
+    ),
+    Metric("failures", "failures", "1", "lower", of("training_run", "failures"), (), "That struck in that training.", "economics.horizon"),
     *(_part(key) for key in KEYS),
 )  # fmt: skip
 NAMED = {metric.name: metric for metric in METRICS}
