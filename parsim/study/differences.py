@@ -189,6 +189,11 @@ def _given(key: str) -> Callable[[Document], float | None]:
     return lambda document: None if document.get(key) is None else float(document[key])
 
 
+def _weeks(key: str) -> Callable[[Document], float | None]:
+    """A number of the training that was played through."""
+    return lambda document: None if document.get("training_run") is None else float(document["training_run"][key])
+
+
 def _most(key: str) -> Callable[[Document], float | None]:
     """The largest of all devices."""
 
@@ -238,6 +243,8 @@ TIME_AND_ENERGY: tuple[Metric, ...] = (
     Metric("time_to_train_s", "time to train [d]", "d", _given("time_to_train_s")),
     Metric("gpu_hours", "GPU-hours", "1", _given("gpu_hours")),
     Metric("goodput", "goodput", "share", _given("goodput")),
+    Metric("training_run.goodput", "goodput of the weeks", "share", _weeks("goodput")),
+    Metric("training_run.failures", "failures", "1", _weeks("failures")),
     Metric("energy_J", "energy to train [kWh]", "kWh", _given("energy_J")),
 )
 """where the scenarios ask for them"""

@@ -26,6 +26,9 @@ from parsim.study.search.search import Best, Search
 from parsim.study.size.question import Machine, Question, Recipe
 from parsim.study.size.strategies import Configuration, Strategy
 
+_OWN_CHECKPOINTS = ("economics.checkpoint_", "economics.checkpoint.stall", "economics.checkpoint.bandwidth", "cluster.storage")
+"""keys that say what a checkpoint takes, in the place of the question's own"""
+
 
 @dataclass(frozen=True, slots=True)
 class QuickBound:
@@ -118,6 +121,12 @@ class Candidates:
             "name": f"{question.model} on {gpus} GPUs of {machine.label}", "model": question.model, "cluster": cluster,
             "training": training, "parallel": {}, "software": {"profile": question.software}, "economics": self._economics(),
         }  # fmt: skip
+        written = {key for key, _ in machine.settings}
+        economics = tree["economics"]
+        if "economics.failures" in written:
+            economics.pop("mtbf_per_gpu", None)
+        if any(key.startswith(_OWN_CHECKPOINTS) for key in written):
+            economics.pop("checkpoint_time", None)
         for key, value in machine.settings:
             put(tree, key, value)
         return tree
