@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,9 @@ from parsim.report.steady import SteadyWindow
 from parsim.report.wiring import Wiring
 from parsim.simulation.replay import Mode
 from parsim.simulation.trace import Trace
-from parsim.simulation.training import Training
+
+if TYPE_CHECKING:
+    from parsim.simulation.training import Training
 
 CATEGORIES = (
     "context",

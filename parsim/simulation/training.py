@@ -158,9 +158,10 @@ class _Machines:
     free: int
     lacking: int = 0
     """machines that the job waits for"""
-    away: set[int] = field(default_factory=set)
+    away: dict[int, None] = field(default_factory=dict)
+    """replicas that lack a machine, the first to get one first"""
     back: set[int] = field(default_factory=set)
-    """repaired, and not in the job yet"""
+    """those that have one again, and are not in the job yet"""
 
 
 class _Job:
@@ -207,23 +208,28 @@ class _Job:
                 self.struck.append((self.clock.now, cause.name))
                 self.trainer.interrupt(_Failure(cause, replica))
 
-    def _repair(self, cause: Cause, replica: int | None) -> Generator[simpy.Event, Any, None]:
-        """A machine is away and comes back, into the pool or with its replica."""
+    def _repair(self, cause: Cause) -> Generator[simpy.Event, Any, None]:
+        """A machine is away and comes back: for the replica that has lacked one longest, else into the pool."""
         yield self.clock.timeout(cause.repair)
         machines = self.machines
+        replica = next((one for one in machines.away if one not in machines.back), None)
         if replica is None:
             machines.free += 1
         else:
             machines.back.add(replica)
             if self.training.policy == "replica":
-                if self.open is not None and self.open.kind == "train":
-                    self._close()
-                    self._rejoin()
-                    self._begin("train")
-                else:
-                    self._rejoin()
+                self._join_at_once()
         self.changed.succeed()
         self.changed = self.clock.event()
+
+    def _join_at_once(self) -> None:
+        """A repaired replica trains with the others from now on."""
+        if self.open is not None and self.open.kind == "train":
+            self._close()
+            self._rejoin()
+            self._begin("train")
+        else:
+            self._rejoin()
 
     # what the job does
 
@@ -288,17 +294,18 @@ class _Job:
         if training.policy in ("restart", "hot_spare"):
             if pooled:
                 machines.lacking += 1
-                self.clock.process(self._repair(cause, None))
+                self.clock.process(self._repair(cause))
         elif pooled and machines.free > 0:
             machines.free -= 1
-            self.clock.process(self._repair(cause, None))
+            self.clock.process(self._repair(cause))
         else:
-            machines.away.add(failure.replica)
-            self.clock.process(self._repair(cause, failure.replica))
+            machines.away[failure.replica] = None
+            self.clock.process(self._repair(cause))
 
     def _rejoin(self) -> None:
         """Repaired replicas are in the job again."""
-        self.machines.away -= self.machines.back
+        for replica in self.machines.back:
+            self.machines.away.pop(replica, None)
         self.machines.back.clear()
 
     @property
