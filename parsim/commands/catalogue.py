@@ -13,7 +13,7 @@ from parsim.terminal import Debug, Json, say, say_json
 
 EXAMPLE = "gpt2-ddp-4x-a100"
 """the shipped scenario that `new` copies"""
-LISTED = ("models", "devices", "topologies", "software", "schedules", "scenarios", "comparisons", "studies", "variability")
+LISTED = ("models", "devices", "topologies", "software", "schedules", "scenarios", "comparisons", "studies", "variability", "failures")
 
 
 def register(app: typer.Typer) -> None:
@@ -28,8 +28,9 @@ def list_(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List what comes with parsim: models, devices, topologies, software profiles, schedules, scenarios, comparisons, studies,
-    profiles of variability.
+    """List what comes with parsim.
+
+    Models, devices, topologies, software profiles, schedules, scenarios, comparisons, studies, profiles of variability, lists of failures.
     """
     if kind is not None and kind not in LISTED:
         raise ScenarioError(Finding(f"there is no list of {kind!r}", value=kind, suggestion=f"choose from {', '.join(LISTED)}"))
