@@ -117,12 +117,12 @@ class Candidates:
         }  # fmt: skip
         if question.precision is not None:
             training["precision"] = question.precision
+        economics = self._economics()
         tree = {
             "name": f"{question.model} on {gpus} GPUs of {machine.label}", "model": question.model, "cluster": cluster,
-            "training": training, "parallel": {}, "software": {"profile": question.software}, "economics": self._economics(),
+            "training": training, "parallel": {}, "software": {"profile": question.software}, "economics": economics,
         }  # fmt: skip
         written = {key for key, _ in machine.settings}
-        economics = tree["economics"]
         if "economics.failures" in written:
             economics.pop("mtbf_per_gpu", None)
         if any(key.startswith(_OWN_CHECKPOINTS) for key in written):

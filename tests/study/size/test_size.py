@@ -262,3 +262,13 @@ def test_the_front_is_of_prices_where_there_are_any() -> None:
     answer = size(question, workers=1)
     assert [one.machine for one in front(answer.everything)] == ["dgx-a100-80gb"]
     assert answer.ranked[-1].cost is None
+
+
+def test_causes_and_storage_take_the_place_of_the_questions_own() -> None:
+    """Llama 3's causes, one every 50,677 GPU-hours, and checkpoints of 14 B per parameter to storage, instead of the defaults."""
+    keys = {"economics.failures": ["llama-3"], "cluster.storage.bandwidth": ["1 GB/s"]}
+    best = size(read_question(None, {**SMALL, "gpus": "8", "set": keys}), workers=1).ranked[0]
+    failures = best.economics.failures
+    assert failures is not None
+    assert failures.mtbf == pytest.approx(50_677.0 * 3600 / 8, rel=1e-5)
+    assert 1.0 < failures.checkpoint < 2.5
