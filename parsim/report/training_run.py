@@ -83,9 +83,16 @@ class TrainingWeeks:
         return [CurvePoint(at, self.failures.every(at).goodput) for at in steps if at + self.failures.checkpoint >= self.failures.lag]
 
     def by_size(self) -> list[CurvePoint]:
-        """Expected goodput against the number of GPUs, each at its best interval; checkpoints and restarts take as long as here."""
+        """Expected goodput against the number of GPUs, each at its best interval.
+
+        Replicas and spares grow with the GPUs; checkpoints and restarts take as long as here.
+        """
         sizes = (self.gpus * 2.0 ** (place / 4.0) for place in range(-24, 17))
-        return [CurvePoint(size, self.failures.rarer(self.gpus / size).goodput) for size in sizes if size >= 1.0]
+        return [CurvePoint(size, self._of_size(size / self.gpus).goodput) for size in sizes if size >= 1.0]
+
+    def _of_size(self, factor: float) -> Failures:
+        # so the same share of replicas and spares is away: as many as here with repairs that are shorter by the factor
+        return replace(self.failures, repair=self.failures.repair / factor).rarer(1.0 / factor)
 
     def statement(self) -> Iterator[BillLine]:
         """The numbers as lines for people."""

@@ -95,6 +95,17 @@ def test_a_training_ends_when_it_is_done() -> None:
     assert [row["kind"] for row in found["timeline"]] == ["train"]
 
 
+def test_curves_go_through_the_job() -> None:
+    """Goodput is best at the best interval; it falls with the size, though of replicas that come back the same share is away."""
+    failures = Failures.at_best(M, 60, 300, policy="elastic", replicas=64, repair=3600.0)
+    weeks = played(Training((Cause("any", M, 0.0, 300.0, 3600.0),), 0.0, 60, DAY, 0.0, "elastic", 64), failures, 16_384, None)
+    assert max(point.goodput for point in weeks.by_interval()) <= failures.every(failures.optimum).goodput * (1 + 1e-6)  # type: ignore[arg-type]
+    sizes = {round(point.at): point.goodput for point in weeks.by_size()}
+    assert sizes[16_384] == pytest.approx(failures.goodput, rel=1e-12)
+    assert sorted(sizes.values(), reverse=True) == list(sizes.values())
+    assert weeks._of_size(4.0).capacity == pytest.approx(failures.capacity)
+
+
 def test_no_horizon_no_weeks() -> None:
     tree = {**WEEKS, "economics": {**WEEKS["economics"], "horizon": None}}
     report = simulate(tree)
