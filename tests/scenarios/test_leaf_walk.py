@@ -116,14 +116,18 @@ LEAVES: dict[str, Leaf] = {
     "training.iteration": leaf("first", same={"steady": None}),
     "training.backward": leaf(False),
     "training.step": leaf(False),
-    "training.precision": leaf(*PRESETS, *FP16, "mxfp8", "nvfp4", "deepseek-v3", same=AS_PRECISE),
-    "training.precision.preset": leaf(*PRESETS, *FP16, "mxfp8", "nvfp4", "deepseek-v3", same=AS_PRECISE),
+    "training.precision": leaf(*PRESETS, *FP16, "mxfp8", "nvfp4", "deepseek-v3", "int8", same=AS_PRECISE),
+    "training.precision.preset": leaf(*PRESETS, *FP16, "mxfp8", "nvfp4", "deepseek-v3", "int8", same=AS_PRECISE),
     "training.precision.parameters": leaf("fp32", "fp8", "none", 0, 1, same=HALF),
     "training.precision.gradients": leaf("fp32", "fp8", "none", 0, 1, same=HALF),
     "training.precision.master": leaf("none", "bf16", "fp8", 1, same={**WHOLE, 0: "none"}),
     "training.precision.optimizer": leaf("bf16", "fp8", "none", 0, same={**WHOLE, 1: "fp8"}),
     "training.precision.activations": leaf("fp32", "fp8", "none", 0, 1, same=HALF),
     "training.precision.matmul": leaf("fp32", "tf32", "fp8", "fp16", same={"bf16": None}),
+    "training.precision.gather": leaf(
+        "fp8", same={"auto": None, "bf16": None}, training__precision={"preset": "fp8", "recipe": "tensorwise"},
+        parallel__data__strategy="fsdp", cluster__topology="hgx-h100",
+    ),
     "training.precision.keep": leaf(
         ["embedding", "router", "norm", "attention"], ["embedding", "head", "router", "norm"], ["head", "attention"],
         training__precision__preset="fp8", training__attention="cudnn", cluster__topology="hgx-h100",
@@ -132,7 +136,7 @@ LEAVES: dict[str, Leaf] = {
         1, [0, 2], same={0: None}, training__precision={"preset": "fp8", "recipe": "current"}, cluster__topology="hgx-h100"
     ),
     "training.precision.recipe": leaf(
-        "delayed", "current", "blockwise", "mxfp8", "nvfp4", "rowwise", "deepseek-v3", same={"auto": None, "tensorwise": None},
+        "delayed", "current", "blockwise", "mxfp8", "nvfp4", "rowwise", "deepseek-v3", "int8", same={"auto": None, "tensorwise": None},
         training__precision__preset="fp8", cluster__topology="hgx-b200",
     ),
     "training.precision.reduce": leaf("fp32", "fp8", "none", 0, same={**HALF, 1: "fp8"}),
