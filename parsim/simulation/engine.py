@@ -15,6 +15,8 @@ from contextlib import contextmanager, nullcontext
 from math import inf, isnan, nan
 from typing import Any, Protocol
 
+import simpy
+
 from parsim.errors import DeadlockError, ParsimError
 from parsim.hardware.flows import CollectiveCost
 from parsim.hardware.transfers import Background
@@ -35,7 +37,7 @@ _PRIVATE = 10**9
 """private links, of one rank's lane of collectives, have negative ids: -1 - rank, this much lower for each lane"""
 
 Process = Callable[["Run"], Generator[Any, Any, Any]]
-"""makes a SimPy process beside the ops; it may use the run's `env`, `set_capacity` and `set_speed`"""
+"""makes a SimPy process beside the ops; it may use the run's `env` and what stands under `Run`: what processes may do"""
 
 
 class Interconnect(Protocol):
@@ -83,6 +85,7 @@ class Engine:
     processes: SimPy processes beside the ops: generator functions of the run, which may wait for anything in its `env` and change
         links (`Run.set_capacity`) and devices (`Run.set_speed`). They end with the last op.
     factors: by op, how many times as long it takes alone: a kernel its duration, a transfer its latency and its bytes. None: 1.
+    changing: the links that these processes change; None: they may change any.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class Engine:
         background: Iterable[Background] = (),
         processes: Iterable[Process] = (),
         factors: Sequence[float] | None = None,
+        changing: Iterable[int] | None = None,
     ) -> None:
         self.program = program
         self.factors = factors
@@ -105,9 +109,10 @@ class Engine:
         self.capacity_changes = tuple(capacity_changes)
         self.background = tuple(background)
         self.processes = tuple(processes)
+        self.changing = None if changing is None else frozenset(changing)
 
     def run(self) -> Trace:
-        """Run the program from time 0 to the end of its last op.
+        """Run the program from time 0 to the end of its last op, or until a process ends it (`Run.stop`) or stops a rank for ever.
 
         Raises DeadlockError if ops are left that can never begin or end, with the rank x step grid of those ops, and
         ParsimError if an op's duration or a flow is not a number that time can be made of.
@@ -131,6 +136,7 @@ class Run:
         self._changes = engine.capacity_changes
         self._processes = engine.processes
         self._factors = engine.factors
+        self._changing = engine.changing
         self.network = Network(self.env, self._capacity)
         count = len(self.program.spec)
         self.start = array("d", [nan]) * count
@@ -140,6 +146,11 @@ class Run:
         self._slows_wires = engine.interference is not None and engine.interference.communication_rate(1.0) < 1
         self._elastic = bool(engine.interference is not None or self._processes)
         """kernels may take longer than their durations"""
+        self._blockers = array("q")
+        """by op: how many others it still waits for"""
+        self._halted = False
+        """a rank does not go on"""
+        self._stopped = False
         self._sets = LoadSets(getattr(engine.interference, "alike", tuple))  # where it does not say, every set of loads is like no other
         self._devices: dict[int, Device] = {}
         self._paced: list[Device] = []
@@ -158,20 +169,39 @@ class Run:
         self.network.set_capacity(link, capacity)
 
     def set_speed(self, rank: int, speed: float) -> None:
-        """Let kernels of a rank run at `speed` from now on, 1 = as planned; the one under way, too. Must be > 0."""
-        if not 0 < speed < inf:
-            raise ParsimError(f"speed of rank {rank} (={speed}) must be finite and > 0")
+        """Let kernels of a rank run at `speed` from now on, 1 = as planned, 0 = not at all; the one under way, too. Must be >= 0."""
+        if not 0 <= speed < inf:
+            raise ParsimError(f"speed of rank {rank} (={speed}) must be finite and >= 0")
         device = self._device(rank)
         device.speed = speed
         self._paced.append(device)
+
+    def halt(self, rank: int) -> None:
+        """Let a rank stand still for ever: its kernel under way never ends, and no other op of it begins; transfers under way go on."""
+        self.set_speed(rank, 0.0)
+        self._halted = True
+        mine = {number for number, spec in enumerate(self.program.specs) if any(lane.rank == rank for lane in spec.lanes)}
+        for index, number in enumerate(self.program.spec):
+            if number in mine and isnan(self.start[index]):
+                self._blockers[index] += 1
+
+    def stop(self) -> None:
+        """End the run now; ops that have not ended by now have no end."""
+        self._stopped = True
+
+    def until_waited_for(self, links: Iterable[int]) -> simpy.Event:
+        """Happens when a transfer waits for any of these links, which carry nothing."""
+        return self.network.stall(links)
 
     # -- what there is to do --------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
         specs = self.program.specs
-        apart = self._background.links.union(link for _, link, _ in self._changes)
-        lazy = not (self._slows_wires or self._processes)
-        free = {} if self._processes else contention_free(self.program, self._cost, self._interconnect.capacity, shared=apart)
+        apart = frozenset(self._background.links.union(link for _, link, _ in self._changes))
+        known = not self._processes or self._changing is not None
+        apart |= self._changing or frozenset()
+        lazy = known and not self._slows_wires
+        free = contention_free(self.program, self._cost, self._interconnect.capacity, shared=apart) if known else {}
         self._transfers = Transfers(self._cost, self._interconnect.capacity, free, apart, lazy=lazy)
         bounds: dict[float, Rates] = {}
         for spec in specs:
@@ -246,9 +276,10 @@ class Run:
         for process in self._processes:
             self.env.process(process(self))
         events = self._loop()
-        if any(map(isnan, self.end)):
+        if any(map(isnan, self.end)) and not (self._stopped or self._halted):
             raise DeadlockError(explain(self.program, self.start, self.end, self._stuck()))
-        return Trace(self.program, self.start, self.end, self._uses(max(self.end, default=0.0)), events, self._elastic)
+        last = self.env.now if self._stopped or self._halted else max(self.end, default=0.0)
+        return Trace(self.program, self.start, self.end, self._uses(last), events, self._elastic)
 
     def _loop(self) -> int:
         """The loop: begin what is ready, take the next entry of the queue. Returns how many entries were taken.
@@ -257,6 +288,7 @@ class Run:
         """
         env, start, end, paced = self.env, self.start, self.end, self._paced
         spec, successors, works, blockers = self._places, self.program.successors, self._works, self.program.blockers.copy()
+        self._blockers = blockers
         queue, push, count, events, now = env.entries, env.push, len(spec), 0, 0.0
         left, under_way = count, 0
         ready = [index for index, blocking in enumerate(blockers) if not blocking]
@@ -286,7 +318,7 @@ class Run:
             if type(number := queue[0][3]) is not int:
                 env.step()
                 now = env.now
-                if not under_way or (self._background.due() and self._over()):
+                if self._stopped or not under_way or (self._background.due() and self._over()):
                     return events
                 continue
             now, number = env.pop()
@@ -323,7 +355,11 @@ class Run:
         for device in self._paced:
             if device.op < 0 or (rate := device.rates[device.loads] * device.speed) == device.rate:
                 continue
-            device.due = due = now + (device.work if not device.rate else (device.due - now) * device.rate) / rate
+            left = device.work if not device.rate else (device.due - now) * device.rate
+            if not rate:  # it stands still, with so much to do
+                device.work, device.rate, device.due, device.looked_at = left, 0.0, inf, inf
+                continue
+            device.due = due = now + left / rate
             device.rate = rate
             if due < device.looked_at:
                 device.looked_at = due
@@ -381,9 +417,10 @@ class Run:
 
     def _over(self) -> bool:
         """Whether no op will ever end any more, though other traffic goes on."""
-        if self._processes or any(time > self.env.now for time, _, _ in self._changes):
+        if (self._processes and not self._halted) or any(time > self.env.now for time, _, _ in self._changes):
             return False
         stuck = self._stuck()
+        stuck.update((device.op, "") for device in self._devices.values() if not device.speed)
         return all(isnan(start) or index in stuck for index, start in enumerate(self.start) if isnan(self.end[index]))
 
     def _stuck(self) -> dict[int, str]:

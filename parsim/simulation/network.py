@@ -57,6 +57,8 @@ class Network:
         self._marked: dict[Bundle, None] = {}
         self._settling = False
         self._visit = 0
+        self._stalls: list[tuple[frozenset[int], simpy.Event]] = []
+        """links, and what happens when a flow waits for one of them"""
 
     def bundle(self, path: Sequence[tuple[int, float]], cap: float, weight: float = 1.0) -> Bundle:
         """The bundle of all flows with this path, cap [B/s] and weight; made on first use.
@@ -130,6 +132,22 @@ class Network:
                 self._mark(bundle)
         else:
             self._gauge((changed,))
+
+    def stall(self, links: Iterable[int]) -> simpy.Event:
+        """Happens when a flow that does not move crosses any of these links and that one has no capacity."""
+        happens = self.env.event()
+        self._stalls.append((frozenset(links), happens))
+        for bundle in self._bundles.values():
+            if bundle.size and not bundle.promise:
+                self._stalled(bundle)
+        return happens
+
+    def _stalled(self, bundle: Bundle) -> None:
+        """Tell whoever waits for it that a flow does not move."""
+        dead = {link.identity for link, _ in bundle.path if not link.capacity}
+        for links, happens in self._stalls:
+            if not (happens.triggered or dead.isdisjoint(links)):
+                happens.succeed()
 
     def rate(self, bundle: Bundle) -> float:
         """Present rate of each member [B/s]."""
@@ -228,6 +246,8 @@ class Network:
                 self.env.timeout(max(0, ends - self.env.now), (bundle, serial)).callbacks.append(self._due)
         else:
             bundle.promise = 0
+            if self._stalls:
+                self._stalled(bundle)
 
     def _due(self, event: Any) -> None:
         """A member ends, unless its rate has changed since."""

@@ -325,6 +325,15 @@ class Cluster:
             self._add_fabric(whole)
         return whole
 
+    def fabric_graph(self) -> networkx.DiGraph[str]:
+        """The links between machines alone, as in `graph`."""
+        import networkx
+
+        outside: networkx.DiGraph[str] = networkx.DiGraph(name=self.name)
+        if self.fabric is not None:
+            self._add_fabric(outside)
+        return outside
+
     def _add_fabric(self, whole: networkx.DiGraph[str]) -> None:
         from parsim.hardware.fabric.direct import FullMesh, GraphFabric
 

@@ -1,0 +1,266 @@
+"""What breaks or changes while a step runs, as SimPy processes beside its ops.
+
+A link that changes its capacity re-rates the transfers on it: what is left of S bytes at B after t0 ends at t0 + (S - B t0) / (x B). A
+rank that changes its speed re-rates the kernel under way. What does not come back ends the step: after so long as somebody waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, isnan, prod
+from typing import Any, Literal
+
+from parsim.hardware.transfers import Background
+from parsim.program.program import OpSpec, Program
+from parsim.simulation.devices import Interference
+from parsim.simulation.engine import Engine, Interconnect, Process, Run
+from parsim.simulation.trace import Trace
+from parsim.units import format_time
+
+Capacities = tuple[tuple[int, float], ...]
+"""(link, what it carries [B/s])"""
+
+
+@dataclass(frozen=True)
+class LinkFault:
+    """Links that carry less from `begin` to `end` [s]."""
+
+    name: str
+    """what a report calls it"""
+    capacities: Capacities
+    begin: float
+    end: float = inf
+    give_up: float = inf
+    """how long a transfer waits for a link that carries nothing [s]"""
+    fallback: Capacities = ()
+    """what links carry after that; none: the step fails"""
+
+    @property
+    def links(self) -> tuple[int, ...]:
+        """All that it changes."""
+        return tuple(dict.fromkeys(link for link, _ in (*self.capacities, *self.fallback)))
+
+    def mark(self, link: int) -> tuple[float, ...]:
+        """What it does to a link: two links of one mark change alike."""
+        ways = (dict(self.capacities).get(link, -1.0), dict(self.fallback).get(link, -1.0))
+        return ways if max(ways) >= 0 else ()
+
+
+@dataclass(frozen=True)
+class SlowWindow:
+    """Ranks that compute at `speed` from `begin` to `end` [s]; 0: they stand still."""
+
+    name: str
+    ranks: tuple[int, ...]
+    speed: float
+    begin: float
+    end: float = inf
+
+
+@dataclass(frozen=True)
+class RankFault:
+    """Ranks that compute no more from `begin` on."""
+
+    name: str
+    ranks: tuple[int, ...]
+    kind: Literal["crash", "hang"]
+    begin: float
+    notice: float
+    """crash: time until somebody knows; hang: how long a collective waits for a member before the job is given up [s]"""
+
+
+Fault = LinkFault | SlowWindow | RankFault
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The step does not end."""
+
+    at: float
+    """when it is given up [s]"""
+    why: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a step with faults."""
+
+    trace: Trace
+    failure: Failure | None
+    """None: the step ends"""
+
+    @property
+    def end(self) -> float:
+        """End of the last op, or when the step is given up [s]."""
+        return self.trace.makespan if self.failure is None else self.failure.at
+
+
+@dataclass(frozen=True)
+class Likes:
+    """Which link and which rank of a program stands for each; nobody: the program does not know it."""
+
+    links: Mapping[int, int] | None = None
+    """None: each for itself"""
+    ranks: Mapping[int, int] | None = None
+
+    def link(self, link: int) -> int | None:
+        """The link that stands for it."""
+        return link if self.links is None else self.links.get(link)
+
+    def rank(self, rank: int) -> int | None:
+        """The rank that stands for it."""
+        return rank if self.ranks is None else self.ranks.get(rank)
+
+
+def run_with_faults(
+    program: Program,
+    interconnect: Interconnect,
+    faults: Sequence[Fault],
+    likes: Likes | None = None,
+    *,
+    interference: Interference | None = None,
+    background: Iterable[Background] = (),
+) -> Outcome:
+    """Run a program while things break."""
+    broken = _Broken(faults, likes or Likes(), interconnect.capacity)
+    engine = Engine(
+        program, interconnect, interference=interference, background=background, processes=broken.processes(), changing=broken.links
+    )
+    trace = engine.run()
+    return Outcome(trace, broken.failure(trace) if any(map(isnan, trace.end)) else None)
+
+
+@dataclass
+class _Broken:
+    """The processes of a run, and what ends it."""
+
+    faults: Sequence[Fault]
+    likes: Likes
+    capacity: Callable[[int], float]
+    failures: list[Failure] = field(default_factory=list)
+    """a step that does not end has failed at the first of them"""
+    hung: dict[int, RankFault] = field(default_factory=dict)
+    """ranks whose collectives wait for a watchdog"""
+    holds: dict[int, LinkFault] = field(default_factory=dict)
+    """link -> what changed it last: another fault may begin when one ends"""
+
+    @property
+    def links(self) -> set[int]:
+        """Links of the program that change."""
+        return {link for fault in self.faults if isinstance(fault, LinkFault) for link, _ in self._known((*fault.capacities, *fault.fallback))}
+
+    def processes(self) -> list[Process]:
+        """One per fault of links, or of ranks that stop, and one per rank that is slow at times."""
+        made: list[Process] = []
+        for fault in self.faults:
+            if isinstance(fault, LinkFault):
+                made.append(self._link(fault))
+            elif isinstance(fault, RankFault):
+                made.append(self._stop(fault))
+        windows = [fault for fault in self.faults if isinstance(fault, SlowWindow)]
+        ranks = dict.fromkeys(rank for window in windows for rank in self._ranks(window))
+        made += [self._slow(rank, [window for window in windows if rank in self._ranks(window)]) for rank in ranks]
+        return made
+
+    def failure(self, trace: Trace) -> Failure | None:
+        """Why a step did not end: what is noticed first."""
+        found = list(self.failures)
+        if self.hung:
+            fault = min(self.hung.values(), key=lambda one: one.begin)
+            waits = first_wait(trace.program, trace.start, trace.end)
+            begin = fault.begin if waits is None else waits
+            who = "nobody waits for it" if waits is None else f"the first that waits for it does so from {format_time(waits)} on"
+            found.append(Failure(begin + fault.notice, f"{fault.name} hangs; {who}, and is given up {format_time(fault.notice)} later"))
+        return min(found, key=lambda one: one.at, default=None)
+
+    def _known(self, capacities: Capacities) -> Capacities:
+        """The same on the links of the program."""
+        known = [(self.likes.link(link), capacity) for link, capacity in capacities]
+        return tuple(dict((link, capacity) for link, capacity in known if link is not None).items())
+
+    def _ranks(self, fault: SlowWindow | RankFault) -> list[int]:
+        known = (self.likes.rank(rank) for rank in fault.ranks)
+        return list(dict.fromkeys(rank for rank in known if rank is not None))
+
+    def _link(self, fault: LinkFault) -> Process:
+        def process(run: Run) -> Generator[Any, Any, None]:
+            env, changed = run.env, self._known(fault.capacities)
+            yield env.timeout(fault.begin)
+            self._set(run, fault, changed)
+            back = env.timeout(fault.end - env.now) if fault.end < inf else env.event()
+            if any(not capacity for _, capacity in changed) and fault.give_up < inf:
+                if fault.give_up:
+                    waited = run.until_waited_for(link for link, capacity in changed if not capacity)
+                    yield waited | back
+                    if not back.processed:
+                        yield env.timeout(fault.give_up) | back
+                if not back.processed:
+                    if not fault.fallback:
+                        why = f"{fault.name}: a transfer has waited {format_time(fault.give_up)} for it and is given up"
+                        self.failures.append(Failure(env.now, why))
+                        run.stop()
+                        return
+                    changed = self._known((*((link, self.capacity(link)) for link, _ in changed), *fault.fallback))
+                    self._set(run, fault, changed)
+            yield back
+            for link, _ in changed:
+                if self.holds[link] is fault:
+                    run.set_capacity(link, self.capacity(link))
+
+        return process
+
+    def _set(self, run: Run, fault: LinkFault, capacities: Capacities) -> None:
+        for link, capacity in capacities:
+            self.holds[link] = fault
+            run.set_capacity(link, capacity)
+
+    def _stop(self, fault: RankFault) -> Process:
+        def process(run: Run) -> Generator[Any, Any, None]:
+            yield run.env.timeout(fault.begin)
+            for rank in self._ranks(fault):
+                run.halt(rank)
+                if fault.kind == "hang":
+                    self.hung[rank] = fault
+            if fault.kind == "crash":
+                why = f"{fault.name} crashes at {format_time(fault.begin)}, which is noticed {format_time(fault.notice)} later"
+                self.failures.append(Failure(fault.begin + fault.notice, why))
+                yield run.env.timeout(fault.notice)
+                run.stop()
+
+        return process
+
+    def _slow(self, rank: int, windows: Sequence[SlowWindow]) -> Process:
+        """Speeds of several causes multiply."""
+
+        def process(run: Run) -> Generator[Any, Any, None]:
+            for time in sorted({time for window in windows for time in (window.begin, window.end) if time < inf}):
+                yield run.env.timeout(time - run.env.now)
+                run.set_speed(rank, prod(window.speed for window in windows if window.begin <= time < window.end))
+
+        return process
+
+
+def first_wait(program: Program, starts: Sequence[float], ends: Sequence[float]) -> float | None:
+    """When the first rank began to wait in a collective that never began [s]; None: no rank is in one.
+
+    A member has arrived when all that the collective needs of it has ended.
+    """
+    waiting = {
+        index: dict.fromkeys((lane.rank for lane in spec.lanes), 0.0)
+        for index, spec in ((index, program.specs[number]) for index, number in enumerate(program.spec))
+        if isnan(starts[index]) and _met(spec)
+    }
+    for index, number in enumerate(program.spec):
+        for offset in program.successors[index]:
+            if (arrived := waiting.get(index + offset)) is None:
+                continue
+            for rank in {lane.rank for lane in program.specs[number].lanes} & arrived.keys():
+                arrived[rank] = inf if isnan(ends[index]) else max(arrived[rank], ends[index])
+    first = min((time for arrived in waiting.values() for time in arrived.values()), default=inf)
+    return None if first == inf else first
+
+
+def _met(spec: OpSpec) -> bool:
+    """Whether ranks meet in an op."""
+    return spec.collective is not None and len({lane.rank for lane in spec.lanes}) > 1
