@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from parsim.hardware.interconnect import Interconnect
@@ -61,10 +61,13 @@ class Prepared:
             self.plan, self.lowering, trace, self.classes, self.wires.cost, self.folded, micro_batches, 0.0, self.fabric.cost
         )  # fmt: skip
 
-    def apart(self, kinds: Sequence[int]) -> Prepared:
-        """The same step with ranks told apart that differ in `kinds` (one number per rank), though they do the same."""
+    def apart(self, kinds: Sequence[int], changing: Mapping[int, Hashable] | None = None) -> Prepared:
+        """The same step with ranks told apart that differ in `kinds` (one number per rank), though they do the same.
+
+        `changing`: links that change while it runs, and how.
+        """
         with collector_paused():
-            classes = classes_of(self.plan, self.wires, self.scripts, self.built.background, kinds)
+            classes = classes_of(self.plan, self.wires, self.scripts, self.built.background, kinds, changing)
             return _lowered(self.built, self.clock, self.plan, self.wires, self.scripts, classes, unfolded=False)
 
 

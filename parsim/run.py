@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Any, Literal
 
 from parsim.errors import Finding, InputError
+from parsim.faulted import faulted
 from parsim.kernel import Kernel
 from parsim.parallel.groups import PIPELINE
 from parsim.parallel.plan import Plan
@@ -21,7 +22,7 @@ from parsim.prepared import prepare
 from parsim.report.assemble import assemble
 from parsim.report.economics import Economics, economics
 from parsim.report.estimate import Confidence
-from parsim.report.measured import Assumption, MemoryFacts
+from parsim.report.measured import Assumption, Measured, MemoryFacts
 from parsim.report.memory_facts import CLOSE, memory_of, overfull
 from parsim.report.report import Report
 from parsim.report.simulated import Run
@@ -64,32 +65,41 @@ def _simulated(scenario: Scenario, *, unfolded: bool) -> Report:
     built = build(scenario)
     began = perf_counter()
     try:
-        run = execute(built, unfolded=unfolded or not built.report.fold)
+        prepared = prepare(built, unfolded=unfolded or not built.report.fold)
+        run = prepared.run()
+        faults = faulted(prepared, run, partial(_measured, scenario)) if built.faults else None
     except InputError as error:
         raise type(error)(scenario.findings_at(map(_in_scenario, error.findings))) from None
-    return Report(
-        assemble(
-            replace(run, wall=perf_counter() - began),
-            built.cluster,
-            clock_of(built),
-            reserve=built.memory_reserve,
-            bytes_per_parameter=built.bytes_per_parameter,
-            bubble_theory=bubble_theory(run.plan, run.micro_batches),
-            flop_convention=built.report.flop_convention,
-            training_tokens=built.tokens,
-            name=scenario.name,
-            scenario=scenario.document(),
-            origins=place_texts(scenario.origins),
-            wiring=partial(wiring_of, built.cluster),
-            assumptions=tuple(Assumption(a.name, a.value, a.source, a.origin) for a in built.assumptions),
-            warnings=built.warnings,
-            confidence=Confidence(**confidence(built)),
-            provenance=provenance(scenario.trusted_code),
-            seed=built.seed,
-            steps_to_train=built.steps_to_train,
-            economics=economics_of(built),
-            weeks=built.weeks,
-        )
+    measured = _measured(scenario, built, replace(run, wall=perf_counter() - began))
+    if faults is not None:
+        warnings = (*measured.warnings, *scenario.findings_at(faults.warnings))
+        measured = replace(measured, faults=faults, warnings=warnings)
+    return Report(measured)
+
+
+def _measured(scenario: Scenario, built: Built, run: Run) -> Measured:
+    """What a run of a scenario is measured by."""
+    return assemble(
+        run,
+        built.cluster,
+        clock_of(built),
+        reserve=built.memory_reserve,
+        bytes_per_parameter=built.bytes_per_parameter,
+        bubble_theory=bubble_theory(run.plan, run.micro_batches),
+        flop_convention=built.report.flop_convention,
+        training_tokens=built.tokens,
+        name=scenario.name,
+        scenario=scenario.document(),
+        origins=place_texts(scenario.origins),
+        wiring=partial(wiring_of, built.cluster),
+        assumptions=tuple(Assumption(a.name, a.value, a.source, a.origin) for a in built.assumptions),
+        warnings=built.warnings,
+        confidence=Confidence(**confidence(built)),
+        provenance=provenance(scenario.trusted_code),
+        seed=built.seed,
+        steps_to_train=built.steps_to_train,
+        economics=economics_of(built),
+        weeks=built.weeks,
     )
 
 

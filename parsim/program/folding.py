@@ -13,7 +13,7 @@ refinement; equitable partitions of linear programs: Grohe, Kersting, Mladenov, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -142,16 +142,21 @@ def lower(plan: Plan, clock: Callable[[Kernel], float], scripts: Scripts, classe
 
 
 def classes_of(
-    plan: Plan, interconnect: Interconnect, scripts: Scripts, background: Sequence[Background] = (), apart: Sequence[int] = ()
+    plan: Plan,
+    interconnect: Interconnect,
+    scripts: Scripts,
+    background: Sequence[Background] = (),
+    apart: Sequence[int] = (),
+    changing: Mapping[int, Hashable] | None = None,
 ) -> Classes:
     """The coarsest equitable partition at least as fine as "one class per stage, role and speed".
 
-    `apart`: a number per rank; ranks of different numbers are told apart, too.
+    `apart`: a number per rank; ranks of different numbers are told apart, too. `changing`: see `LinkIncidence`.
     """
     first: dict[tuple[int, str, float, int], int] = {}
     kinds = zip(plan.mesh.coordinates(PIPELINE), plan.roles(), plan.speeds(), apart or [0] * plan.mesh.ranks, strict=True)
     seed = np.array([first.setdefault(kind, rank) for rank, kind in enumerate(kinds)], dtype=np.uint64)
-    incidence = LinkIncidence(plan, interconnect, families(scripts), background)
+    incidence = LinkIncidence(plan, interconnect, families(scripts), background, changing)
     ranks, links, groups = incidence.colour(seed)
     representative_of = _first_of_each(ranks)
     representatives = np.unique(representative_of).tolist()

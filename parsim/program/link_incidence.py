@@ -5,7 +5,7 @@ See `parsim.program.folding` for what the colours mean.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,19 @@ _ROUNDS = 64
 
 
 class LinkIncidence:
-    """The graph of ranks, groups, flows and links, for the `families` of transfers that a step makes."""
+    """The graph of ranks, groups, flows and links, for the `families` of transfers that a step makes.
 
-    def __init__(self, plan: Plan, interconnect: Interconnect, families: Families, background: Sequence[Background]) -> None:
+    `changing`: links that change while it runs, and how; they may bind then, and are only like those that change alike.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        interconnect: Interconnect,
+        families: Families,
+        background: Sequence[Background],
+        changing: Mapping[int, Hashable] | None = None,
+    ) -> None:
         self._named: list[tuple[str, str, int, Numbers]] = []
         """kind, axis, number of the first group, members: a row per group"""
         columns = _Columns()
@@ -47,6 +57,10 @@ class LinkIncidence:
         slack = interconnect.slack(self.used_links)
         self._binding = slack == 0
         self._link_seed = interconnect.capacities(self.used_links).view(np.uint64) + mixed(slack.astype(np.uint64))
+        for place, link in enumerate(self.used_links.tolist() if changing else ()):
+            if changing and link in changing:
+                self._binding[place] = True
+                self._link_seed[place : place + 1] += _hashed("changes", changing[link])  # an array may overflow
 
     def groups_of(self, ranks: Collection[int]) -> Iterator[tuple[tuple[str, str, Ranks], int]]:
         """((kind, axis, members), number) of the groups that any of `ranks` is in."""

@@ -21,6 +21,7 @@ from parsim.report.communication import LinkClass
 from parsim.report.economics import Economics
 from parsim.report.estimate import Confidence
 from parsim.report.experts import ExpertFacts
+from parsim.report.faults import Faults
 from parsim.report.steady import SteadyWindow
 from parsim.report.wiring import Wiring
 from parsim.simulation.replay import Mode
@@ -388,3 +389,7 @@ class Measured:
     weeks: Training | None = None
     """the training with its failures, to be simulated; None: no horizon"""
     profiled: Profiled = field(default_factory=Profiled)
+    faults: Faults | None = None
+    """what breaks during the step, and what comes of it; None: nothing"""
+    marks: tuple[tuple[float, str], ...] = ()
+    """moments that pictures mark: (time [s], text)"""

@@ -40,6 +40,12 @@ class Metrics:
         self.scale = 1.0 if window is None else window.scale(measured.ranks.micro_batches)
         """steps per measured stretch: counts and times of the stretch are multiplied by it"""
 
+    @cached_property
+    def shown(self) -> Metrics:
+        """What pictures and traces show: the step with its faults, where there are some and it ends."""
+        faults = self.measured.faults
+        return self if faults is None or faults.measured is None else Metrics(faults.measured())
+
     # time ------------------------------------------------------------------------------------------------------
 
     @property

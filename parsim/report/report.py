@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 UNDEFINED_IN_A_DEADLOCK = (
     "ranks", "experts", "model", "step_time_s", "makespan_s", "period_s", "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu",
     "model_tflops_per_gpu", "hardware_tflops_per_gpu", "mfu", "hfu", "bubble_fraction", "bubble_over_ideal",
-    "bubble_fraction_theory", "estimate", "breakdown_rank", "bottleneck_rank", "breakdown_s", "critical_path_s", "limiter_kind", "limiter",
+    "bubble_fraction_theory", "estimate", "variability", "breakdown_rank", "bottleneck_rank", "breakdown_s", "critical_path_s", "limiter_kind",
+    "limiter",
     "memory", "schedule", "collectives", "links", "unused_links", "confidence", "cost", *METRICS, "economics",
     "training_run",
     "assumptions", "warnings", "simulation",
@@ -100,6 +101,7 @@ def document(report: Metrics) -> dict[str, Any]:
         "step_time_s": report.step_time,
         "makespan_s": report.end if window is None else first_makespan(report.timeline, micro_batches),
         "estimate": report.estimate.document(),
+        "variability": None if measured.faults is None else measured.faults.document(),
         "period_s": None if window is None else window.period,
         "samples_per_s": report.samples_per_s,
         "tokens_per_s": report.tokens_per_s,

@@ -17,6 +17,7 @@ from parsim.scenario.batch import counting_findings, resolve_batch, steps_to_tra
 from parsim.scenario.built import Built
 from parsim.scenario.cluster import background_traffic, collective_settings, machine_findings
 from parsim.scenario.effects import effects_of
+from parsim.scenario.faults import Broken, fault_assumptions, faults_of
 from parsim.scenario.finetune import adapter_warnings, finetune_recipe, sum_suffix
 from parsim.scenario.low_precision import gathered_narrow, kept_layer_findings, quantised
 from parsim.scenario.precision import PRESETS, resolve, sum_text
@@ -104,6 +105,7 @@ class Builder:
         whole = self._try(self._model)
         gpus = self._try(lambda: self._gpus(cluster)) if cluster is not None else None
         split = self._try(lambda: parallelism(self.scenario, cluster, gpus)) if cluster is not None and gpus is not None else None
+        faults = self._faults(cluster, gpus) if cluster is not None and gpus is not None else ()
         profile = self._try(lambda: self._profile(whole)) if whole is not None else None
         if cluster is None or whole is None or gpus is None or split is None or profile is None:
             self._stop()
@@ -160,6 +162,7 @@ class Builder:
             effects=effects,
             gpus=gpus,
             slow=slow,
+            faults=faults,
             batch_arithmetic=training[1],
             bytes_per_parameter=sum_text(precision, training[0].optimizer) + sum_suffix(recipe, precision),
             steps_to_train=steps_to_train(self.settings, training[0]),
@@ -269,6 +272,14 @@ class Builder:
             text = f"the placement names {len(placement)} GPUs, but cluster.gpus is {wanted}"
             raise TopologyError(Finding(text, "cluster.placement", list(placement), "leave cluster.gpus out"))
         return cluster.placement(len(placement))
+
+    def _faults(self, cluster: Cluster, gpus: Sequence[int]) -> tuple[Broken, ...]:
+        """What breaks, and what is slow for a while."""
+        uneven = self.settings.variability
+        found = self._try(lambda: faults_of(uneven.faults, uneven.slow, cluster, gpus)) or ()
+        if found:
+            self.assumptions += fault_assumptions(uneven.faults, found)
+        return found
 
     # the model
 

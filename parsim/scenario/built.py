@@ -12,6 +12,7 @@ from parsim.kernel import Kernel
 from parsim.parallel.plan import Plan, plan
 from parsim.parallel.settings import Parallelism, Runtime, Training
 from parsim.scenario.effects import Effects
+from parsim.scenario.faults import Broken
 from parsim.scenario.schema import ReportSection
 from parsim.scenario.software import Assumption
 
@@ -68,6 +69,8 @@ class Built:
     """what is random; None: nothing"""
     background: tuple[Background, ...] = ()
     """traffic of other jobs"""
+    faults: tuple[Broken, ...] = ()
+    """what breaks, or is slow for a while, and so makes the disturbed step"""
 
     @property
     def used_gpus(self) -> int:

@@ -35,10 +35,6 @@ def _only(*values: Any) -> Callable[[Any], bool]:
     )
 
 
-def _empty(value: Any) -> bool:
-    return value in ([], (), {}, None)
-
-
 def _known_schedule(value: Any) -> bool:
     name = str(value).strip().lower().replace("_", "-")
     return name not in LATER
@@ -55,7 +51,6 @@ LIMITS: tuple[Limit, ...] = (
     Limit("cluster.collectives.algorithm", lambda value: not str(value).startswith("collnet"), "switches that reduce (SHARP)", "use auto"),
     Limit("software.profile", lambda value: value not in _LATER_PROFILES, "this profile", "use pytorch-2 with software.fusion: compiled"),
     Limit("variability.runs", _only(1), "repeated runs"),
-    Limit("variability.faults", _empty, "faults"),
 )
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import model_validator
 
 from parsim.errors import Finding
-from parsim.scenario.values import Anything, Choice, Flag, ListOf, Number, Quantity, Section, Whole
+from parsim.scenario.fault_sections import LATEST, FaultSection
+from parsim.scenario.values import Choice, Flag, Number, Quantity, Section, Whole
 from parsim.variability import MOST_NORMAL, SHAPES, Variability
 
 if TYPE_CHECKING:
@@ -34,13 +35,26 @@ class SlowSection(Section):
     """which rank"""
     node: Annotated[int | None, Whole(0, 10**7, optional=True)] = None
     """which node of the cluster, instead of a rank"""
-    speed: Annotated[float, Number(0.0, 1.0, above=True)]
-    """its compute speed relative to the others"""
+    speed: Annotated[float, Number(0.0, 1.0)]
+    """its compute speed relative to the others; 0, it stands still, only with from and to"""
+    begin: Annotated[float | None, Quantity("time", LATEST, optional=True)] = Field(default=None, alias="from")
+    """when it begins, from the begin of the step on; with from or to it acts on the disturbed step only"""
+    end: Annotated[float | None, Quantity("time", LATEST, optional=True)] = Field(default=None, alias="to")
+    """when it is over"""
+
+    @property
+    def lasting(self) -> bool:
+        """Slow all the time: part of the undisturbed step."""
+        return self.begin is None and self.end is None
 
     @model_validator(mode="after")
     def _one_place(self) -> SlowSection:
         if (self.rank is None) == (self.node is None):
             raise ValueError("either rank or node; for example {rank: 5, speed: 0.8}")
+        if self.speed == 0 and (self.begin is None or self.end is None):
+            raise ValueError("speed 0 stands still: give from and to, or write a fault, {rank: 5, at: 1 s, kind: hang}")
+        if self.end is not None and self.end <= (self.begin or 0.0):
+            raise ValueError(f"it is over (to, {self.end:g} s) before it begins (from, {self.begin or 0.0:g} s)")
         return self
 
 
@@ -113,16 +127,19 @@ class VariabilitySection(Section):
     host: HostPauseSection = HostPauseSection()
     """pauses of the hosts"""
     slow: tuple[SlowSection, ...] = ()
-    """slow ranks and nodes: [{rank: 5, speed: 0.8}, {node: 3, speed: 0.9}]"""
-    faults: Annotated[tuple[Any, ...], ListOf(Anything((dict,), "a mapping"))] = ()
-    """links that change: [{link: leaf0-spine0, at: 10 s, bandwidth: x0.5}]"""
+    """slow ranks and nodes: [{rank: 5, speed: 0.8}, {node: 3, speed: 0.9, from: 2 s, to: 10 s}]"""
+    faults: tuple[FaultSection, ...] = ()
+    """what breaks: [{link: leaf0-spine, at: 1 s, bandwidth: x0.5, until: 2 s}, {nic: node3/nic2, at: 1 s, down: true}, {rank: 17, at: 1 s,
+    kind: crash}]"""
 
 
 def slow_ranks(slow: Sequence[SlowSection], cluster: Cluster, gpus: Sequence[int]) -> tuple[dict[int, float], list[Finding]]:
-    """Rank -> compute speed, those of slow nodes included; and nodes that no rank runs on."""
+    """Rank -> compute speed of those that are slow all the time, on slow nodes included; and nodes that no rank runs on."""
     speeds: dict[int, float] = {}
     findings = []
     for number, one in enumerate(slow):
+        if not one.lasting:
+            continue
         ranks = [one.rank] if one.rank is not None else [rank for rank, gpu in enumerate(gpus) if cluster.node_of(gpu) == one.node]
         if not ranks:
             used = sorted({cluster.node_of(gpu) for gpu in gpus})

@@ -12,6 +12,7 @@ import gc
 from array import array
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from math import inf, isnan, nan
 from typing import Any, Protocol
 
@@ -38,6 +39,18 @@ _PRIVATE = 10**9
 
 Process = Callable[["Run"], Generator[Any, Any, Any]]
 """makes a SimPy process beside the ops; it may use the run's `env` and what stands under `Run`: what processes may do"""
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A process that changes no links but these: transfers elsewhere need not be watched."""
+
+    process: Process
+    links: frozenset[int] = frozenset()
+
+    def __call__(self, run: Run) -> Generator[Any, Any, Any]:
+        """The process itself."""
+        return self.process(run)
 
 
 class Interconnect(Protocol):
@@ -85,7 +98,6 @@ class Engine:
     processes: SimPy processes beside the ops: generator functions of the run, which may wait for anything in its `env` and change
         links (`Run.set_capacity`) and devices (`Run.set_speed`). They end with the last op.
     factors: by op, how many times as long it takes alone: a kernel its duration, a transfer its latency and its bytes. None: 1.
-    changing: the links that these processes change; None: they may change any.
     """
 
     def __init__(
@@ -99,7 +111,6 @@ class Engine:
         background: Iterable[Background] = (),
         processes: Iterable[Process] = (),
         factors: Sequence[float] | None = None,
-        changing: Iterable[int] | None = None,
     ) -> None:
         self.program = program
         self.factors = factors
@@ -109,7 +120,6 @@ class Engine:
         self.capacity_changes = tuple(capacity_changes)
         self.background = tuple(background)
         self.processes = tuple(processes)
-        self.changing = None if changing is None else frozenset(changing)
 
     def run(self) -> Trace:
         """Run the program from time 0 to the end of its last op, or until a process ends it (`Run.stop`) or stops a rank for ever.
@@ -136,7 +146,6 @@ class Run:
         self._changes = engine.capacity_changes
         self._processes = engine.processes
         self._factors = engine.factors
-        self._changing = engine.changing
         self.network = Network(self.env, self._capacity)
         count = len(self.program.spec)
         self.start = array("d", [nan]) * count
@@ -146,7 +155,7 @@ class Run:
         self._slows_wires = engine.interference is not None and engine.interference.communication_rate(1.0) < 1
         self._elastic = bool(engine.interference is not None or self._processes)
         """kernels may take longer than their durations"""
-        self._blockers = array("q")
+        self._blockers: list[int] = []
         """by op: how many others it still waits for"""
         self._halted = False
         """a rank does not go on"""
@@ -198,8 +207,9 @@ class Run:
     def _prepare(self) -> None:
         specs = self.program.specs
         apart = frozenset(self._background.links.union(link for _, link, _ in self._changes))
-        known = not self._processes or self._changing is not None
-        apart |= self._changing or frozenset()
+        bounded = [process.links for process in self._processes if isinstance(process, Bounded)]
+        known = len(bounded) == len(self._processes)
+        apart = apart.union(*bounded)
         lazy = known and not self._slows_wires
         free = contention_free(self.program, self._cost, self._interconnect.capacity, shared=apart) if known else {}
         self._transfers = Transfers(self._cost, self._interconnect.capacity, free, apart, lazy=lazy)

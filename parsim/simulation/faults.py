@@ -14,7 +14,7 @@ from typing import Any, Literal
 from parsim.hardware.transfers import Background
 from parsim.program.program import OpSpec, Program
 from parsim.simulation.devices import Interference
-from parsim.simulation.engine import Engine, Interconnect, Process, Run
+from parsim.simulation.engine import Bounded, Engine, Interconnect, Process, Run
 from parsim.simulation.trace import Trace
 from parsim.units import format_time
 
@@ -123,17 +123,14 @@ def run_with_faults(
     background: Iterable[Background] = (),
 ) -> Outcome:
     """Run a program while things break."""
-    broken = _Broken(faults, likes or Likes(), interconnect.capacity)
-    engine = Engine(
-        program, interconnect, interference=interference, background=background, processes=broken.processes(), changing=broken.links
-    )
-    trace = engine.run()
-    return Outcome(trace, broken.failure(trace) if any(map(isnan, trace.end)) else None)
+    broken = Breaking(faults, likes or Likes(), interconnect.capacity)
+    engine = Engine(program, interconnect, interference=interference, background=background, processes=broken.processes())
+    return broken.outcome(engine.run())
 
 
 @dataclass
-class _Broken:
-    """The processes of a run, and what ends it."""
+class Breaking:
+    """The processes of one run, and what ends it."""
 
     faults: Sequence[Fault]
     likes: Likes
@@ -145,39 +142,39 @@ class _Broken:
     holds: dict[int, LinkFault] = field(default_factory=dict)
     """link -> what changed it last: another fault may begin when one ends"""
 
-    @property
-    def links(self) -> set[int]:
-        """Links of the program that change."""
-        return {link for fault in self.faults if isinstance(fault, LinkFault) for link, _ in self._known((*fault.capacities, *fault.fallback))}
+    def outcome(self, trace: Trace) -> Outcome:
+        """What came of the run."""
+        return Outcome(trace, self._failure(trace) if any(map(isnan, trace.end)) else None)
 
     def processes(self) -> list[Process]:
         """One per fault of links, or of ranks that stop, and one per rank that is slow at times."""
         made: list[Process] = []
         for fault in self.faults:
             if isinstance(fault, LinkFault):
-                made.append(self._link(fault))
+                links = frozenset(link for link, _ in self._known((*fault.capacities, *fault.fallback)))
+                made.append(Bounded(self._link(fault), links))
             elif isinstance(fault, RankFault):
-                made.append(self._stop(fault))
+                made.append(Bounded(self._stop(fault)))
         windows = [fault for fault in self.faults if isinstance(fault, SlowWindow)]
         ranks = dict.fromkeys(rank for window in windows for rank in self._ranks(window))
-        made += [self._slow(rank, [window for window in windows if rank in self._ranks(window)]) for rank in ranks]
+        made += [Bounded(self._slow(rank, [window for window in windows if rank in self._ranks(window)])) for rank in ranks]
         return made
 
-    def failure(self, trace: Trace) -> Failure | None:
+    def _failure(self, trace: Trace) -> Failure | None:
         """Why a step did not end: what is noticed first."""
         found = list(self.failures)
         if self.hung:
             fault = min(self.hung.values(), key=lambda one: one.begin)
             waits = first_wait(trace.program, trace.start, trace.end)
             begin = fault.begin if waits is None else waits
-            who = "nobody waits for it" if waits is None else f"the first that waits for it does so from {format_time(waits)} on"
-            found.append(Failure(begin + fault.notice, f"{fault.name} hangs; {who}, and is given up {format_time(fault.notice)} later"))
+            who = "no rank waits for it" if waits is None else f"the first rank waits for it from {format_time(waits)} on"
+            found.append(Failure(begin + fault.notice, f"{fault.name}; {who}, and the job is given up {format_time(fault.notice)} later"))
         return min(found, key=lambda one: one.at, default=None)
 
     def _known(self, capacities: Capacities) -> Capacities:
         """The same on the links of the program."""
         known = [(self.likes.link(link), capacity) for link, capacity in capacities]
-        return tuple(dict((link, capacity) for link, capacity in known if link is not None).items())
+        return tuple({link: capacity for link, capacity in known if link is not None}.items())
 
     def _ranks(self, fault: SlowWindow | RankFault) -> list[int]:
         known = (self.likes.rank(rank) for rank in fault.ranks)
@@ -223,7 +220,7 @@ class _Broken:
                 if fault.kind == "hang":
                     self.hung[rank] = fault
             if fault.kind == "crash":
-                why = f"{fault.name} crashes at {format_time(fault.begin)}, which is noticed {format_time(fault.notice)} later"
+                why = f"{fault.name}, which is noticed {format_time(fault.notice)} later"
                 self.failures.append(Failure(fault.begin + fault.notice, why))
                 yield run.env.timeout(fault.notice)
                 run.stop()

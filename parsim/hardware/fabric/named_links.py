@@ -1,7 +1,8 @@
 """Links and NICs by the names that a user gives them.
 
 A link stands between two vertices: ``leaf0-spine`` is both directions, ``leaf0->spine`` one. What is in a machine carries its number:
-``node3.gpu0-nvswitch``; with one machine the number may be left out, and at the second vertex. A NIC is ``node3/nic2``; its links are the cables to the fabric.
+``node3.gpu0-nvswitch``; with one machine the number may be left out, and at the second vertex. A NIC is ``node3/nic2``; its links are
+the cables to the fabric.
 """
 
 from __future__ import annotations
