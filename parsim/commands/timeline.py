@@ -99,7 +99,7 @@ def _write(path: Path, picture: bytes) -> None:
 def _text(report: Report, data: TimelineData, path: Path) -> str:
     from parsim.report.quantities import seconds
 
-    lines = [f"{report.measured.name}: {seconds(data.begin)} to {seconds(data.end)} of {seconds(report.end)}"]
+    lines = [f"{report.measured.name}: {seconds(data.begin)} to {seconds(data.end)} of {seconds(report.shown.end)}"]
     lines += [
         f"  {lane.who.label}: bubble {seconds(_bubble(lane))}, exposed communication {seconds(_exposed(lane))}" for lane in data.lanes
     ]
@@ -117,7 +117,7 @@ def _document(report: Report, data: TimelineData, path: Path) -> dict[str, Any]:
         "figure": str(path),
         "begin_s": data.begin,
         "end_s": data.end,
-        "step_time_s": report.step_time,
+        "step_time_s": report.shown.step_time,
         "memory_rank": data.memory_rank,
         "ranks": [
             {

@@ -54,6 +54,7 @@ def write_chrome_trace(
 
     Raises ValueError if a rank was not simulated.
     """
+    report = report.shown
     timeline = report.timeline
     if ranks is not None and (missing := [rank for rank in ranks if rank not in timeline.lanes]):
         message = f"rank {missing[0]} was not simulated; simulated ranks: {', '.join(map(str, timeline.ranks))}"
@@ -73,6 +74,7 @@ def write_chrome_trace(
         rows.extend(_thread(track.rank, track.number, thread_name(track.lane, track.number)))
     for rank in chosen:
         rows.extend(_step(report, rank))
+    rows.extend(_marks(report, chosen))
     for track in tracks:
         rows.extend(slices.rows(track))
     rows.extend(_flows(report, slices.sends))
@@ -169,6 +171,13 @@ def _step(report: Metrics, rank: int) -> Iterator[str]:
     if end > begin:
         place = f'"pid":{rank},"tid":{HOST_THREAD},"ts":{micro(begin)},"dur":{micro(end - begin)}'
         yield f'{{"ph":"X","cat":"user_annotation","name":"ProfilerStep#0",{place},"args":{{}}}}'
+
+
+def _marks(report: Metrics, ranks: Sequence[int]) -> Iterator[str]:
+    """What breaks, or is over, as instants of the whole trace, on the host thread of the first rank."""
+    for time, text in report.measured.marks if ranks else ():
+        place = f'"pid":{ranks[0]},"tid":{HOST_THREAD},"ts":{micro(round(time * 1e9))}'
+        yield f'{{"ph":"i","s":"g","cat":"fault","name":{json.dumps(text, ensure_ascii=False)},{place},"args":{{}}}}'
 
 
 def _flows(report: Metrics, sends: dict[int, list[SlicePlace]]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from parsim.errors import Finding
+from parsim.report.quantities import seconds
 
 if TYPE_CHECKING:
     from parsim.report.measured import Measured
@@ -60,7 +61,26 @@ class Faults:
             "disturbed": vars(self.together).copy(),
         }
 
-    @property
-    def verdict(self) -> str:
-        """One sentence."""
-        return self.together.why
+    def lines(self, ranks: int) -> list[str]:
+        """What a terminal says: all together, and each alone where there are several; of a job of `ranks` GPUs."""
+        subject = "With its faults" if len(self.rows) > 1 else "With its fault"
+        if len(self.rows) == 1 and self.together.ended:
+            subject += f", {self.rows[0].fault}"
+        head = f"{subject}: {_said(self.together)}"
+        lost = self.together.gpu_seconds_lost
+        lines = [head]
+        if lost > 0:
+            lines.append(f"{ranks:,} GPUs lose {hours(lost)}")
+        if len(self.rows) > 1:
+            lines += [f"{row.fault}, alone: {_said(row.effect)}" for row in self.rows]
+        return lines
+
+
+def _said(effect: FaultEffect) -> str:
+    """In one line."""
+    return effect.why if effect.step_time_s is None else f"{seconds(effect.step_time_s)}; {effect.why}"
+
+
+def hours(gpu_seconds: float) -> str:
+    """Time of GPUs, in hours where it is worth it."""
+    return f"{gpu_seconds / 3600:,.4g} GPU-hours" if gpu_seconds >= 360 else f"{gpu_seconds:,.4g} GPU-seconds"

@@ -149,14 +149,16 @@ class TimelineData:
     """the classes that any rank has beside its compute"""
     chunks: int = 1
     """model chunks per rank of an interleaved pipeline"""
+    marks: tuple[tuple[float, str], ...] = ()
+    """moments with a text [s]: something breaks, or is over"""
 
     def from_zero(self) -> TimelineData:
         """The same lanes with times from the beginning of what is measured; its memory is left out."""
         if self.begin == 0.0:
             return self
-        return replace(
-            self, lanes=tuple(lane.earlier(self.begin) for lane in self.lanes), begin=0.0, end=self.end - self.begin, memory=None
-        )
+        marks = tuple((time - self.begin, text) for time, text in self.marks)
+        lanes = tuple(lane.earlier(self.begin) for lane in self.lanes)
+        return replace(self, lanes=lanes, begin=0.0, end=self.end - self.begin, memory=None, marks=marks)
 
     @property
     def bars(self) -> int:
@@ -182,6 +184,7 @@ def timeline_data(
     Raises:
         InputError: there is no such rank, or the window is not within the step.
     """
+    report = report.shown
     timeline, measured = report.timeline, report.measured
     begin, end = window_of(report, window)
     chosen = named(report, choose(report, most) if ranks is None else ranks)
@@ -203,6 +206,7 @@ def timeline_data(
         note=note,
         rows=tuple(key for key in ROWS if any(key in lane.beside for lane in lanes)),
         chunks=chunks,
+        marks=tuple(mark for mark in measured.marks if begin <= mark[0] <= end),
     )
     device = _fullest(report, shown) if memory else None
     if device is None or device.curve is None:

@@ -61,6 +61,7 @@ def _parts(report: Metrics) -> Iterator[RenderableType]:
     yield _speed(report)
     yield from _money(report)
     yield from _weeks(report)
+    yield from _faults(report)
     yield _breakdown(report)
     if report.measured.memory.devices:
         yield _memory(report)
@@ -174,6 +175,12 @@ def _add(grid: rich.table.Table, *cells: str | Text) -> None:
 def _text(text: str = "", style: str = "") -> Text:
     """Text as it is: no markup, no control characters."""
     return Text(visible(text), style=style)
+
+
+def _faults(report: Metrics) -> Iterator[RenderableType]:
+    if report.measured.faults is not None:
+        head, *lines = report.measured.faults.lines(report.measured.ranks.total)
+        yield Padding(Group(_text(head, style="bold"), *map(_text, lines)), (1, 0, 0, 0))
 
 
 def _breakdown(report: Metrics) -> RenderableType:

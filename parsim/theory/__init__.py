@@ -11,6 +11,7 @@ ranks, P parameters, b micro-batch, s sequence, h hidden, f MLP width, L layers,
 
 from parsim.theory.communication import *  # noqa: F403
 from parsim.theory.counts import *  # noqa: F403
+from parsim.theory.faults import *  # noqa: F403
 from parsim.theory.goodput import *  # noqa: F403
 from parsim.theory.memory import *  # noqa: F403
 from parsim.theory.pipeline import *  # noqa: F403

@@ -69,6 +69,7 @@ def _one(entry: ShownRun, data: Payload) -> str:
             sections.warnings(report),
             section("Money and time", money(report), "money") if report.bill is not None else "",
             section(_weeks_title(report), training(report), "training-section"),
+            section("Faults", sections.faults(report), "faults-section") if report.measured.faults is not None else "",
             section("Where the step goes", sections.breakdown(report), "step"),
             section("Timeline", _timeline([data]), "timeline-section"),
             section("Memory", _memory([entry]) + sections.memory(report), "memory-section"),

@@ -70,6 +70,7 @@ class Painter {
     const later = rows.map((row, line) => this.row(row, line, rows.length + ranks.indexOf(row.group)));
     this.blit(rows, ranks);
     later.forEach((wide, line) => this.wide(rows[line], wide));
+    for (const run of new Set(rows.map((row) => row.run))) if (run.marks.length) this.marks(run, rows.filter((row) => row.run === run));
     if (selection) this.veil(selection);
     context.restore();
     this.captions(rows, scroll);
@@ -273,6 +274,28 @@ class Painter {
     context.textAlign = "center";
     context.textBaseline = "middle";
     context.fillText(text, (from + to) / 2, top + height / 2 + 0.5 * ratio);
+  }
+
+  // Where something breaks or is over: a line through the rows of its run, with a text beside, towards the middle.
+  marks(run, rows) {
+    const { context, box, theme, ratio } = this, last = rows[rows.length - 1];
+    const top = this.top(rows[0]), bottom = this.top(last) + this.height(last);
+    context.font = `${10.5 * ratio}px system-ui, sans-serif`;
+    context.textBaseline = "top";
+    run.marks.forEach(([time, text], i) => {
+      const x = this.x(time), right = x > box.left + box.width / 2, width = context.measureText(text).width, gap = 4 * ratio;
+      if (x < box.left || x > box.left + box.width) return;
+      context.fillStyle = theme.ink;
+      context.fillRect(x - ratio / 2, top, Math.max(1, ratio), bottom - top);
+      const line = top + ((i % 6) * 14 + 1) * ratio, from = right ? x - gap - width : x + gap;
+      context.globalAlpha = 0.8;
+      context.fillStyle = theme.paper;
+      context.fillRect(from - ratio, line, width + 2 * ratio, 12 * ratio);
+      context.globalAlpha = 1;
+      context.fillStyle = theme.ink;
+      context.textAlign = "left";
+      context.fillText(text, from, line);
+    });
   }
 
   // Everything but the chain recedes; the chain keeps its colours and is joined end to start.

@@ -52,6 +52,7 @@ class Payload:
 
 def payload(report: Metrics, *, parts: int = 1) -> Payload:
     """The data of one run on a page of `parts` runs."""
+    undisturbed, report = report, report.shown
     ranks = _simulated(report)
     chosen, most = _spread(report, ranks, MOST_RANKS), MOST_SPANS // parts
     if _count(report, chosen) > 8 * most:  # not worth merging them all
@@ -81,7 +82,12 @@ def payload(report: Metrics, *, parts: int = 1) -> Payload:
         "whats": list(map(attrgetter(*names), spans.whats)),
         "memory": memory,
     }
-    return Payload(facts, packed, _note(report, ranks, chosen, simplified), len(spans))
+    if report.measured.marks:
+        facts["marks"] = [[round((time - report.begin) * spans.ticks_per_second), text] for time, text in report.measured.marks]
+    note = _note(report, ranks, chosen, simplified)
+    if report is not undisturbed:
+        note = f"Timeline and memory over time are those of the step with its faults; all else is the step without them. {note}".rstrip()
+    return Payload(facts, packed, note, len(spans))
 
 
 def text(payloads: Sequence[Payload]) -> str:

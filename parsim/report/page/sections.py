@@ -8,6 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from parsim.report.definitions import DEFINITIONS
+from parsim.report.faults import hours
 from parsim.report.measured import AT_PEAK, DeviceMemory, Effect
 from parsim.report.page.markup import bar, figure, swatch
 from parsim.report.page.metrics import ESTIMATES, EXPOSED, METRICS, PageMetric, value_of
@@ -251,6 +252,18 @@ def critical_path(report: Metrics) -> str:
 def warnings(report: Metrics) -> str:
     """What the user should know."""
     return "".join(f'<p class="warning">{escape(str(finding))}</p>' for finding in report.warnings)
+
+
+def faults(report: Metrics) -> str:
+    """What breaks during the step: all together in words, each alone as a row."""
+    found = report.measured.faults
+    if found is None:
+        return ""
+    rows = [
+        [row.fault, seconds(row.effect.step_time_s), hours(row.effect.gpu_seconds_lost), row.effect.why, row.key] for row in found.rows
+    ]
+    table = _words(["Fault, alone", "Step then", "Lost", "What comes of it", "Where"], rows)
+    return "".join(f"<p>{escape(line)}</p>" for line in found.lines(report.measured.ranks.total)[:2]) + table.html("faults")
 
 
 def assumptions(report: Metrics) -> str:

@@ -42,6 +42,8 @@ _EDGES = 3_000
 _TEXTS = 2_000
 _SMALLEST = 4.5
 _FEW = 8
+_MARK_LINES = 4
+"""texts of marks beneath each other"""
 TAGS = {
     "tensor_comm": "tensor",
     "expert_comm": "expert",
@@ -117,6 +119,8 @@ def plot_timeline(
         for number, lane in enumerate(data.lanes):
             _draw_rank(pen, lane, data, number * pen.pitch)
         _dress(pen, data, (begin, end), [lane.who.label for lane in data.lanes] if labels is None else labels)
+        if data.marks:
+            _marks(pen, data)
         if heading:
             _heading(pen, data)
         if legend:
@@ -160,6 +164,19 @@ def _dress(pen: _Pen, data: TimelineData, span: tuple[float, float], labels: Seq
                 TAGS[key], (1.0, middle), xycoords=("axes fraction", "data"), xytext=(3, 0), textcoords="offset points",
                 va="center", fontsize="x-small", color=style.INK, annotation_clip=False,
             )  # fmt: skip
+
+
+def _marks(pen: _Pen, data: TimelineData) -> None:
+    """A line where something breaks or is over, with its text beside; texts of neighbours do not cover each other."""
+    ax, unit = pen.ax, pen.unit
+    for number, (time, text) in enumerate(data.marks):
+        ax.axvline(time / unit.factor, color=style.INK, linewidth=0.8, linestyle=(0, (4, 2)), zorder=4.0)
+        right = time > (data.begin + data.end) / 2  # towards the middle
+        ax.annotate(
+            text, (time / unit.factor, 1.0), xycoords=("data", "axes fraction"), textcoords="offset points",
+            xytext=(-3 if right else 3, -1 - pen.size * (number % _MARK_LINES)), va="top", ha="right" if right else "left",
+            fontsize="xx-small", color=style.INK, zorder=5.0, bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.4},
+        )  # fmt: skip
 
 
 def _heading(pen: _Pen, data: TimelineData) -> None:
