@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 UNDEFINED_IN_A_DEADLOCK = (
     "ranks", "experts", "model", "step_time_s", "makespan_s", "period_s", "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu",
     "model_tflops_per_gpu", "hardware_tflops_per_gpu", "mfu", "hfu", "bubble_fraction", "bubble_over_ideal",
-    "bubble_fraction_theory", "estimate", "variability", "breakdown_rank", "bottleneck_rank", "breakdown_s", "critical_path_s", "limiter_kind",
-    "limiter",
+    "bubble_fraction_theory", "estimate", "variability", "breakdown_rank", "bottleneck_rank", "breakdown_s", "critical_path_s",
+    "limiter_kind", "limiter",
     "memory", "schedule", "collectives", "links", "unused_links", "confidence", "cost", *METRICS, "economics",
     "training_run",
     "assumptions", "warnings", "simulation",

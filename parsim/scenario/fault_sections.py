@@ -79,8 +79,8 @@ class FaultSection(Section):
     give_up: Annotated[Any, _AUTO_TIME] = "auto"
     """how long a transfer waits for what is down; auto = InfiniBand's retries as NCCL sets them, 30.06 s, or the watchdog of collectives
     where nothing retries; 0 s with a fallback: `at` is when it has taken over"""
-    kind: Annotated[Any, Text("crash", optional=True)] = None
-    """of ranks: crash | hang"""
+    kind: Annotated[str, Choice(("crash", "hang"))] = "crash"
+    """of ranks: crash = the process dies; hang = it never arrives"""
     detect: Annotated[Any, _AUTO_TIME] = "auto"
     """of ranks: time until a crash is noticed (auto = 10 s), or how long others wait for a rank that hangs (auto = 10 min)"""
 
@@ -98,20 +98,17 @@ class FaultSection(Section):
         outside = self.model_fields_set & ({"kind", "detect"} if given[0] in ("link", "nic") else wires)
         if outside:
             raise ValueError(f"{', '.join(sorted(outside))} says nothing about a {given[0]}; leave it out")
-        if given[0] in ("rank", "node"):
-            if self.kind not in ("crash", "hang"):
-                raise ValueError(f"kind {shown(self.kind)} is not one of crash, hang; a {given[0]} that is slow stands in variability.slow")
-        else:
+        if given[0] in ("link", "nic"):
             self._wire(given[0])
         return self
 
     def _wire(self, what: str) -> None:
         if self.down == (self.bandwidth is not None):
-            raise ValueError("either down: true, or bandwidth: what is left, for example x0.5")
+            raise ValueError("either down: true, or bandwidth, what is left; for example bandwidth: x0.5")
         nothing = self.down or self.bandwidth.share == 0
         if self.fallback != "none" and (what == "link" or not nothing):
-            raise ValueError("a fallback is for a NIC that is down; links between switches have none here")
+            raise ValueError("a fallback is for a NIC that is down; leave it out")
         if "give_up" in self.model_fields_set and not nothing:
-            raise ValueError("give_up is for what is down: whatever still moves is not given up")
+            raise ValueError("what still moves is not given up; leave give_up out")
         if self.until is not None and self.until <= self.at:
             raise ValueError(f"it is over (until, {self.until:g} s) before it happens (at, {self.at:g} s)")

@@ -83,10 +83,12 @@ def _ranks(
     if section.rank is not None:
         if section.rank < len(gpus):
             return (section.rank,)
-        findings.append(Finding(f"rank {section.rank} does not exist (0 to {len(gpus) - 1})", f"{path}.rank", section.rank))
+        text = f"rank {section.rank} does not exist (0 to {len(gpus) - 1})"
+        findings.append(Finding(text, f"{path}.rank", section.rank, f"use 0 to {len(gpus) - 1}"))
         return ()
-    if section.node >= cluster.nodes:
-        findings.append(Finding(f"node {section.node} does not exist (0 to {cluster.nodes - 1})", f"{path}.node", section.node))
+    if section.node is None or section.node >= cluster.nodes:
+        text = f"node {section.node} does not exist (0 to {cluster.nodes - 1})"
+        findings.append(Finding(text, f"{path}.node", section.node, f"use 0 to {cluster.nodes - 1}"))
         return ()
     ranks = tuple(rank for rank, gpu in enumerate(gpus) if cluster.node_of(gpu) == section.node)
     if not ranks:

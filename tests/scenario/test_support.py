@@ -20,7 +20,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "cluster.collectives.algorithm": ("collnet_direct", "collnet_chain"),
     "software.profile": ("pytorch-compile",),
     "variability.runs": (2,),
-    "variability.faults": ([{"link": "leaf0-spine0", "at": "10 s"}],),
 }
 
 

@@ -79,6 +79,9 @@ def leaf(*values: Any, same: Mapping[Any, Any] | None = None, **where: Any) -> L
 COUNTED = str(Path(__file__).parents[1] / "data" / "expert_load.csv")
 BOX = {"gpu": "a100-sxm-80gb", "count": 2, "nic": "ib-hdr"}
 AUTO = {"auto": None}
+THIN = {"link": "gpu0-nvswitch", "at": "0 s", "bandwidth": "x0.5"}
+CRASH = {"rank": 0, "at": "1 ms", "kind": "crash"}
+LOST = {"variability__faults": [{"nic": "node0/nic0", "at": "0 s", "down": True}], "cluster__nodes": 2, "cluster__gpus": "all"}
 LORA = {"method": "lora"}
 FREEZE = {"method": "freeze"}
 PRESETS = ("fp32", "tf32", "amp-bf16", "bf16-fp32grad", "pure-bf16", "fp8")
@@ -335,7 +338,21 @@ LEAVES: dict[str, Leaf] = {
     "variability.slow.node": leaf(1, variability__slow=[{"node": 0, "speed": 0.5}], cluster__nodes=2, cluster__gpus=16),
     "variability.slow.rank": leaf(1, 2, variability__slow=[{"rank": 0, "speed": 0.5}]),
     "variability.slow.speed": leaf(0.25, 0.75, variability__slow=[{"rank": 0, "speed": 0.5}]),
-    "variability.faults": leaf([{"link": "leaf0", "at": "1 s", "bandwidth": "x0.5"}]),
+    "variability.slow.node": leaf(1, variability__slow=[{"rank": 0, "speed": 0.5}]),
+    "variability.slow.from": leaf("1 ms", "2 ms", variability__slow=[{"rank": 0, "speed": 0.5}]),
+    "variability.slow.to": leaf("1 ms", "2 ms", variability__slow=[{"rank": 0, "speed": 0.5}]),
+    "variability.faults.link": leaf("gpu1-nvswitch", "gpu1->nvswitch", "gpu9-nvswitch", variability__faults=[THIN]),
+    "variability.faults.nic": leaf("node0/nic0", variability__faults=[THIN]),
+    "variability.faults.rank": leaf(1, 7, variability__faults=[CRASH]),
+    "variability.faults.node": leaf(1, variability__faults=[CRASH]),
+    "variability.faults.at": leaf("1 ms", "2 ms", variability__faults=[THIN]),
+    "variability.faults.until": leaf("1 ms", "2 ms", variability__faults=[THIN]),
+    "variability.faults.bandwidth": leaf("x0.25", "20 GB/s", "x0", variability__faults=[THIN]),
+    "variability.faults.down": leaf(True, variability__faults=[THIN]),
+    "variability.faults.fallback": leaf("neighbour", "respread", same={"none": None}, **LOST),
+    "variability.faults.give_up": leaf("1 s", "2 s", same=AUTO, **LOST),
+    "variability.faults.kind": leaf("hang", same={"crash": None}, variability__faults=[CRASH]),
+    "variability.faults.detect": leaf("1 s", "2 s", same=AUTO, variability__faults=[CRASH]),
     "economics.currency": leaf("EUR", training__tokens="1G", economics__gpu_hour=2.0),
     "economics.gpu_hour": leaf(
         2.0, "3.5 USD", "3.5 EUR", same={"example": None, "2.0 USD": 2.0}, cluster__topology="aws:p5.48xlarge", training__tokens="1G"
@@ -463,7 +480,7 @@ def written(path: str, value: Any, where: Mapping[str, Any]) -> dict[str, Any]:
     """The base scenario, changed to `where` the leaf matters, with the leaf set."""
     base = laid(BASE, where)
     section, _, key = path.rpartition(".")
-    if section in ("variability.slow", "cluster.background", "economics.failures"):
+    if section in ("variability.slow", "variability.faults", "cluster.background", "economics.failures"):
         holder, _, entries = section.partition(".")
         base[holder][entries][0][key] = value
         return base

@@ -77,7 +77,7 @@ def pipeline(schedule, micro_batches=8, depth=4):
     ids=["first backward", "in its middle", "last forward of the fill", "first forward after it", "after the step"],
 )
 def test_pauses_of_the_first_stage_of_1f1b(begin, length, expected):
-    """Four stages, eight micro-batches of 1 s forward and 2 s backward, 33 s undisturbed. The fill hides pauses, the steady state does not."""
+    """Four stages, eight micro-batches of 1 s forward and 2 s backward: 33 s. The fill hides pauses, the steady state does not."""
     made = pipeline("1f1b")
     outcome = run_with_faults(made.program, made.wires, [SlowWindow("rank 0", (0,), 0.0, begin, begin + length)])
     assert outcome.end == pytest.approx(expected, rel=1e-12)

@@ -259,9 +259,7 @@ def faults(report: Metrics) -> str:
     found = report.measured.faults
     if found is None:
         return ""
-    rows = [
-        [row.fault, seconds(row.effect.step_time_s), hours(row.effect.gpu_seconds_lost), row.effect.why, row.key] for row in found.rows
-    ]
+    rows = [[row.fault, seconds(row.effect.step_time_s), hours(row.effect.gpu_seconds_lost), row.effect.why, row.key] for row in found.rows]
     table = _words(["Fault, alone", "Step then", "Lost", "What comes of it", "Where"], rows)
     return "".join(f"<p>{escape(line)}</p>" for line in found.lines(report.measured.ranks.total)[:2]) + table.html("faults")
 
