@@ -17,7 +17,8 @@ from parsim.program.lowering import Lowering
 from parsim.program.script import Scripts, write
 from parsim.report.simulated import Run
 from parsim.scenario.built import Built, clock_of, plan_of, wires_of
-from parsim.simulation.engine import Engine, Process, collector_paused
+from parsim.simulation.engine import Engine, collector_paused
+from parsim.simulation.processes import Process
 from parsim.simulation.trace import Trace
 
 

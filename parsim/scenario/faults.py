@@ -119,8 +119,8 @@ def _rank_fault(
     notice = section.detect
     if notice == "auto":
         notice = NOTICED if section.kind == "crash" else watchdog
-    verb = "crashes" if section.kind == "crash" else "hangs"
-    return RankFault(f"{_who(section)} {verb} at {format_time(section.at)}", ranks, section.kind, section.at, notice)
+    name = f"{_who(section)} {'crashes' if section.kind == 'crash' else 'hangs'} at {format_time(section.at)}"
+    return RankFault(name, ranks, "crash" if section.kind == "crash" else "hang", section.at, notice)
 
 
 def _link_fault(section: FaultSection, cluster: Cluster, known: NamedLinks, watchdog: float) -> LinkFault:

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import gc
 from array import array
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from math import inf, isnan, nan
-from typing import Any, Protocol
+from typing import Any
 
 import simpy
 
@@ -31,36 +30,12 @@ from parsim.simulation.contention_free import add_uses, contention_free
 from parsim.simulation.deadlock import explain
 from parsim.simulation.devices import Device, Interference, Kernel, LoadSets, Rates
 from parsim.simulation.network import Network
+from parsim.simulation.processes import Bounded, Interconnect, Process
 from parsim.simulation.scaled_works import scaled
 from parsim.simulation.trace import LinkUse, Trace
 
 _PRIVATE = 10**9
 """private links, of one rank's lane of collectives, have negative ids: -1 - rank, this much lower for each lane"""
-
-Process = Callable[["Run"], Generator[Any, Any, Any]]
-"""makes a SimPy process beside the ops; it may use the run's `env` and what stands under `Run`: what processes may do"""
-
-
-@dataclass(frozen=True)
-class Bounded:
-    """A process that changes no links but these: transfers elsewhere need not be watched."""
-
-    process: Process
-    links: frozenset[int] = frozenset()
-
-    def __call__(self, run: Run) -> Generator[Any, Any, Any]:
-        """The process itself."""
-        return self.process(run)
-
-
-class Interconnect(Protocol):
-    """What the engine asks of the hardware."""
-
-    def cost(self, collective: Collective) -> CollectiveCost:
-        """Latency and flows of a collective on an idle fabric."""
-
-    def capacity(self, link: int) -> float:
-        """Capacity of a link by id [B/s]."""
 
 
 @contextmanager

@@ -14,7 +14,8 @@ from typing import Any, Literal
 from parsim.hardware.transfers import Background
 from parsim.program.program import OpSpec, Program
 from parsim.simulation.devices import Interference
-from parsim.simulation.engine import Bounded, Engine, Interconnect, Process, Run
+from parsim.simulation.engine import Engine, Run
+from parsim.simulation.processes import Bounded, Interconnect, Process
 from parsim.simulation.trace import Trace
 from parsim.units import format_time
 

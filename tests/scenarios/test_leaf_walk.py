@@ -338,7 +338,6 @@ LEAVES: dict[str, Leaf] = {
     "variability.slow.node": leaf(1, variability__slow=[{"node": 0, "speed": 0.5}], cluster__nodes=2, cluster__gpus=16),
     "variability.slow.rank": leaf(1, 2, variability__slow=[{"rank": 0, "speed": 0.5}]),
     "variability.slow.speed": leaf(0.25, 0.75, variability__slow=[{"rank": 0, "speed": 0.5}]),
-    "variability.slow.node": leaf(1, variability__slow=[{"rank": 0, "speed": 0.5}]),
     "variability.slow.from": leaf("1 ms", "2 ms", variability__slow=[{"rank": 0, "speed": 0.5}]),
     "variability.slow.to": leaf("1 ms", "2 ms", variability__slow=[{"rank": 0, "speed": 0.5}]),
     "variability.faults.link": leaf("gpu1-nvswitch", "gpu1->nvswitch", "gpu9-nvswitch", variability__faults=[THIN]),
