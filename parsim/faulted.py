@@ -8,6 +8,7 @@ from functools import cached_property
 from math import inf
 
 from parsim.errors import Finding, PlanError
+from parsim.faults import Fault, LinkFault
 from parsim.prepared import Prepared
 from parsim.report.faults import FaultEffect, FaultRow, Faults
 from parsim.report.measured import Measured
@@ -15,7 +16,7 @@ from parsim.report.simulated import Run
 from parsim.scenario.built import Built
 from parsim.scenario.faults import Broken
 from parsim.simulation.engine import collector_paused
-from parsim.simulation.faults import Breaking, Fault, Likes, LinkFault, Outcome
+from parsim.simulation.faults import Breaking, Likes, Outcome
 from parsim.units import format_time
 
 _NOTHING = 1e-9

@@ -9,6 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from parsim.errors import Finding, InputError, ScenarioError
+from parsim.faults import Capacities, Fault, LinkFault, RankFault, SlowWindow
 from parsim.scenario.fault_sections import FaultSection
 from parsim.scenario.software import Assumption
 from parsim.units import format_time
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from parsim.hardware.fabric.cluster import Cluster
     from parsim.hardware.fabric.named_links import NamedLinks
     from parsim.scenario.variability import SlowSection
-    from parsim.simulation.faults import Capacities, Fault, LinkFault, RankFault, SlowWindow
 
 RETRY_TIMER = 4.096e-6 * 2**20
 """how long an InfiniBand queue pair waits for an acknowledgement [s]: 4.096 us x 2^NCCL_IB_TIMEOUT, 20 by default"""
@@ -101,8 +101,6 @@ def _who(section: SlowSection | FaultSection) -> str:
 
 
 def _window(section: SlowSection, ranks: tuple[int, ...]) -> SlowWindow:
-    from parsim.simulation.faults import SlowWindow
-
     begin, end = section.begin or 0.0, inf if section.end is None else section.end
     until = "" if section.end is None else f" to {format_time(section.end)}"
     return SlowWindow(f"{_who(section)} at speed {section.speed:g} from {format_time(begin)}{until}", ranks, section.speed, begin, end)
@@ -111,8 +109,6 @@ def _window(section: SlowSection, ranks: tuple[int, ...]) -> SlowWindow:
 def _rank_fault(
     section: FaultSection, path: str, cluster: Cluster, gpus: Sequence[int], findings: list[Finding], watchdog: float
 ) -> RankFault | None:
-    from parsim.simulation.faults import RankFault
-
     ranks = _ranks(section, path, cluster, gpus, findings)
     if not ranks:
         return None
@@ -125,8 +121,6 @@ def _rank_fault(
 
 def _link_fault(section: FaultSection, cluster: Cluster, known: NamedLinks, watchdog: float) -> LinkFault:
     """Raises `TopologyError` for what the cluster does not have."""
-    from parsim.simulation.faults import LinkFault
-
     fallback: Capacities = ()
     if section.nic is None:
         links, name = known.between(section.link), f"link {section.link}"
@@ -185,8 +179,6 @@ def _nic(section: FaultSection, cluster: Cluster, known: NamedLinks) -> tuple[tu
 
 def _contradictions(found: Sequence[Broken]) -> list[Finding]:
     """Two faults that say of one link at one time what it carries."""
-    from parsim.simulation.faults import LinkFault
-
     findings = []
     wires = [(path, fault) for path, fault in found if isinstance(fault, LinkFault)]
     for (path, one), (other_path, other) in combinations(wires, 2):

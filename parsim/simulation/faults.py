@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isnan, prod
-from typing import Any, Literal
+from typing import Any
 
+from parsim.faults import Capacities, Fault, LinkFault, RankFault, SlowWindow
 from parsim.hardware.transfers import Background
 from parsim.program.program import OpSpec, Program
 from parsim.simulation.devices import Interference
@@ -18,60 +19,6 @@ from parsim.simulation.engine import Engine, Run
 from parsim.simulation.processes import Bounded, Interconnect, Process
 from parsim.simulation.trace import Trace
 from parsim.units import format_time
-
-Capacities = tuple[tuple[int, float], ...]
-"""(link, what it carries [B/s])"""
-
-
-@dataclass(frozen=True)
-class LinkFault:
-    """Links that carry less from `begin` to `end` [s]."""
-
-    name: str
-    """what a report calls it"""
-    capacities: Capacities
-    begin: float
-    end: float = inf
-    give_up: float = inf
-    """how long a transfer waits for a link that carries nothing [s]"""
-    fallback: Capacities = ()
-    """what links carry after that; none: the step fails"""
-
-    @property
-    def links(self) -> tuple[int, ...]:
-        """All that it changes."""
-        return tuple(dict.fromkeys(link for link, _ in (*self.capacities, *self.fallback)))
-
-    def mark(self, link: int) -> tuple[float, ...]:
-        """What it does to a link: two links of one mark change alike."""
-        ways = (dict(self.capacities).get(link, -1.0), dict(self.fallback).get(link, -1.0))
-        return ways if max(ways) >= 0 else ()
-
-
-@dataclass(frozen=True)
-class SlowWindow:
-    """Ranks that compute at `speed` from `begin` to `end` [s]; 0: they stand still."""
-
-    name: str
-    ranks: tuple[int, ...]
-    speed: float
-    begin: float
-    end: float = inf
-
-
-@dataclass(frozen=True)
-class RankFault:
-    """Ranks that compute no more from `begin` on."""
-
-    name: str
-    ranks: tuple[int, ...]
-    kind: Literal["crash", "hang"]
-    begin: float
-    notice: float
-    """crash: time until somebody knows; hang: how long a collective waits for a member before the job is given up [s]"""
-
-
-Fault = LinkFault | SlowWindow | RankFault
 
 
 @dataclass(frozen=True)

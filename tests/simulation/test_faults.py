@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from jobs import job, measured, stages
 
 from parsim.errors import ParsimError
+from parsim.faults import LinkFault, RankFault, SlowWindow
 from parsim.hardware.flows import CollectiveCost, Flow
 from parsim.program.program import Collective, Lane, Program
 from parsim.simulation.engine import Engine
-from parsim.simulation.faults import Likes, LinkFault, RankFault, SlowWindow, run_with_faults
+from parsim.simulation.faults import Likes, run_with_faults
 
 GB, MS = 1e9, 1e-3
 
