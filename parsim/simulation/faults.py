@@ -6,14 +6,14 @@ rank that changes its speed re-rates the kernel under way. What does not come ba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isnan, prod
 from typing import Any
 
 from parsim.faults import Capacities, Fault, LinkFault, RankFault, SlowWindow
 from parsim.hardware.transfers import Background
-from parsim.program.program import OpSpec, Program
+from parsim.program.program import COMPUTE, OpSpec, Program
 from parsim.simulation.devices import Interference
 from parsim.simulation.engine import Engine, Run
 from parsim.simulation.processes import Bounded, Interconnect, Process
@@ -113,7 +113,7 @@ class Breaking:
         found = list(self.failures)
         if self.hung:
             fault = min(self.hung.values(), key=lambda one: one.begin)
-            waits = first_wait(trace.program, trace.start, trace.end)
+            waits = first_wait(trace.program, trace.start, trace.end, self.hung)
             begin = fault.begin if waits is None else waits
             who = "no rank waits for it" if waits is None else f"the first rank waits for it from {format_time(waits)} on"
             found.append(Failure(begin + fault.notice, f"{fault.name}; {who}, and the job is given up {format_time(fault.notice)} later"))
@@ -186,15 +186,21 @@ class Breaking:
         return process
 
 
-def first_wait(program: Program, starts: Sequence[float], ends: Sequence[float]) -> float | None:
-    """When the first rank began to wait in a collective that never began [s]; None: no rank is in one.
+def first_wait(program: Program, starts: Sequence[float], ends: Sequence[float], gone: Collection[int] = ()) -> float | None:
+    """When the first rank that is not `gone` began to wait for what never came [s]; None: no rank waits.
 
-    A member has arrived when all that the collective needs of it has ended.
+    A rank waits in a collective that never began from when all that it needs of that rank has ended, and for what it receives from when it
+    has nothing else to compute.
     """
+    waits = [*_in_collectives(program, starts, ends, gone), *_without_work(program, starts, ends, gone)]
+    return min(waits, default=None)
+
+
+def _in_collectives(program: Program, starts: Sequence[float], ends: Sequence[float], gone: Collection[int]) -> list[float]:
     waiting = {
-        index: dict.fromkeys((lane.rank for lane in spec.lanes), 0.0)
-        for index, spec in ((index, program.specs[number]) for index, number in enumerate(program.spec))
-        if isnan(starts[index]) and _met(spec)
+        index: {lane.rank: 0.0 for lane in program.specs[number].lanes if lane.rank not in gone}
+        for index, number in enumerate(program.spec)
+        if isnan(starts[index]) and _met(program.specs[number])
     }
     for index, number in enumerate(program.spec):
         for offset in program.successors[index]:
@@ -202,10 +208,23 @@ def first_wait(program: Program, starts: Sequence[float], ends: Sequence[float])
                 continue
             for rank in {lane.rank for lane in program.specs[number].lanes} & arrived.keys():
                 arrived[rank] = inf if isnan(ends[index]) else max(arrived[rank], ends[index])
-    first = min((time for arrived in waiting.values() for time in arrived.values()), default=inf)
-    return None if first == inf else first
+    return [time for arrived in waiting.values() for time in arrived.values() if time < inf]
+
+
+def _without_work(program: Program, starts: Sequence[float], ends: Sequence[float], gone: Collection[int]) -> list[float]:
+    idle: dict[int, float] = {}
+    blocked = set()
+    for index, number in enumerate(program.spec):
+        for lane in program.specs[number].lanes:
+            if lane.name != COMPUTE or lane.rank in gone:
+                continue
+            if isnan(starts[index]):
+                blocked.add(lane.rank)
+            else:
+                idle[lane.rank] = max(idle.get(lane.rank, 0.0), inf if isnan(ends[index]) else ends[index])
+    return [time for rank in blocked if (time := idle.get(rank, 0.0)) < inf]
 
 
 def _met(spec: OpSpec) -> bool:
-    """Whether ranks meet in an op."""
-    return spec.collective is not None and len({lane.rank for lane in spec.lanes}) > 1
+    """Whether ranks meet in an op; the lane of a receiver stands ready all the time."""
+    return spec.collective is not None and spec.collective.kind != "send" and len({lane.rank for lane in spec.lanes}) > 1

@@ -144,6 +144,13 @@ def test_a_hang_is_given_up_after_the_first_has_waited_long_enough():
         assert outcome.end == 601.0
 
 
+def test_a_stage_waits_from_when_it_has_nothing_left_to_compute():
+    """The second of two stages hangs in its first forward, which began at 1 s: the first computes the rest of its fill until 2 s."""
+    made = pipeline("1f1b", micro_batches=4, depth=2)
+    outcome = run_with_faults(made.program, made.wires, [RankFault("rank 1", (1,), "hang", 1.5, 600.0)])
+    assert outcome.end == 602.0
+
+
 def test_what_fails_first_ends_the_step():
     faults = [
         RankFault("rank 2", (2,), "hang", 0.25, 600.0),
