@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from parsim.errors import Finding
 from parsim.scenario.fault_sections import LATEST, FaultSection
