@@ -25,8 +25,6 @@ RETRIES = 7
 """NCCL_IB_RETRY_CNT: of the hardware, with no more than 3 bits"""
 GIVE_UP = RETRIES * RETRY_TIMER
 """[s]"""
-WATCHDOG = 600.0
-"""how long PyTorch lets a collective wait [s]"""
 NOTICED = 10.0
 """from the crash of a process to somebody's knowing it [s]"""
 _RETRYING = ("ib", "ib-hdr", "roce")
@@ -41,7 +39,7 @@ class Broken(NamedTuple):
 
 
 def faults_of(
-    faults: Sequence[FaultSection], slow: Sequence[SlowSection], cluster: Cluster, gpus: Sequence[int], *, watchdog: float = WATCHDOG
+    faults: Sequence[FaultSection], slow: Sequence[SlowSection], cluster: Cluster, gpus: Sequence[int], *, watchdog: float
 ) -> tuple[Broken, ...]:
     """Every fault, then everything that is slow for a while. Raises `ScenarioError` with all that is unknown or contradicts itself.
 

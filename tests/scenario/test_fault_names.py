@@ -9,6 +9,7 @@ import pytest
 
 from parsim import theory
 from parsim.errors import InputError
+from parsim.faults import RankFault
 from parsim.run import simulate
 from parsim.scenario import load
 from parsim.scenario.build import build
@@ -95,6 +96,16 @@ def test_ranks_of_a_node_and_how_long_others_wait() -> None:
     assert (pause.ranks, pause.speed) == ((9,), 0.0)
     assert job.slow == {2: 0.5}
     assert {"crash_detection", "hang_detection"} <= {assumption.name for assumption in job.assumptions}
+
+
+def test_the_watchdog_of_the_scenario_and_moments_of_a_training() -> None:
+    hang = {"rank": 3, "at": "1 s", "kind": "hang"}
+    (broken,) = build(load({**tree(hang), "economics": {"recovery": {"hang_timeout": "30 min"}}})).faults
+    assert isinstance(broken.fault, RankFault)
+    assert broken.fault.notice == 1800.0
+    weeks = {"mtbf_per_gpu": "50000 h", "horizon": "1 d", "checkpoint": {"stall": "10 s"}}
+    with pytest.raises(InputError, match="not supported yet: faults at given moments of a training"):
+        build(load({**tree(hang), "economics": weeks}))
 
 
 def test_all_unknown_names_are_said_at_once() -> None:
