@@ -122,3 +122,18 @@ def gemm(
 
         write_file(plot, picture(compared, suffix))
     say_json(document(compared)) if as_json else say(text(compared) + (f"\nWrote {plot}" if plot is not None else ""))
+
+
+@validations.command()
+def traces(
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Your own jobs.yaml, steps.csv and passes.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compare simulated with recorded steps whose passes are given: who waits for whom, and what stragglers cost."""
+    from parsim.validation.predicted_traces import document, predicted, text
+    from parsim.validation.recorded_steps import recorded_jobs
+
+    recorded = recorded_jobs(data)
+    found = list(progress("Simulating recorded steps", map(predicted, recorded.jobs), len(recorded.jobs)))
+    say_json(document(found, recorded.source)) if as_json else say(text(found, recorded.source))

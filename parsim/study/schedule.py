@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from parsim.errors import DeadlockError, Finding, PlanError
-from parsim.hardware.flows import CollectiveCost
 from parsim.parallel.schedules import ENDLESS, peak_in_flight, schedule
 from parsim.parallel.schedules.check import circle, deadlock
 from parsim.parallel.schedules.classic import staleness, weight_versions
 from parsim.parallel.schedules.slot import APART, Precedence, Slot, SlotKind
-from parsim.program.program import COMPUTE, Collective, Program
+from parsim.program.program import COMPUTE, Program
 from parsim.program.unit_times import unit_program
 from parsim.report.steady import steady_period
 from parsim.report.timeline import Timeline
 from parsim.simulation.engine import Engine
+from parsim.simulation.no_interconnect import NoInterconnect
 from parsim.study.schedule_inputs import LabSchedule, PassTimes, located
 from parsim.study.schedule_theory import ClosedForm, closed_form, period
 
@@ -123,16 +123,6 @@ class LabResult:
 
 def _share(part: float, whole: float) -> float:
     return max(0.0, part / whole) if whole else 0.0
-
-
-class _Nobody:
-    """Programs of the laboratory have no collectives, so nobody asks."""
-
-    def cost(self, collective: Collective) -> CollectiveCost:
-        raise RuntimeError(f"a schedule without a cluster asks for the time of {collective}")
-
-    def capacity(self, link: int) -> float:
-        raise RuntimeError(f"a schedule without a cluster asks for link {link}")
 
 
 @dataclass(frozen=True)
@@ -242,7 +232,7 @@ def circle_text(entry: LabSchedule) -> list[str]:
 
 def _result(entry: LabSchedule, seconds: LabStageTimes, times: PassTimes, activation: int | None) -> LabResult:
     program = seconds.program(entry)
-    trace = Engine(program, _Nobody()).run()
+    trace = Engine(program, NoInterconnect()).run()
     homes = entry.homes
     precedence = Precedence(entry.rows, entry.overlapped)
     shares: dict[Slot, tuple[float, float]] = {}
@@ -281,7 +271,7 @@ def _result(entry: LabSchedule, seconds: LabStageTimes, times: PassTimes, activa
 def _makespan_one_by_one(entry: LabSchedule, seconds: LabStageTimes) -> float | None:
     """The makespan if every pass had a slot of its own, in the order of the rows."""
     apart = replace(entry, overlapped=APART)
-    return None if deadlock(apart.rows, APART, apart.directions) else Engine(seconds.program(apart), _Nobody()).run().makespan
+    return None if deadlock(apart.rows, APART, apart.directions) else Engine(seconds.program(apart), NoInterconnect()).run().makespan
 
 
 def _rank_figures(entry: LabSchedule, boxes: Iterable[LabPass], activation: int | None) -> Iterable[RankFigures]:
@@ -322,5 +312,5 @@ def _versions(entry: LabSchedule) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def _endless_period(entry: LabSchedule, seconds: LabStageTimes) -> float:
     """`micro_batches` times the steady time per micro-batch of a schedule that never flushes."""
     longer = replace(entry, rows=schedule(entry.name, entry.ranks, max(entry.micro_batches, 12 * entry.ranks + 16)))
-    trace = Engine(seconds.program(longer), _Nobody()).run()
+    trace = Engine(seconds.program(longer), NoInterconnect()).run()
     return entry.micro_batches * steady_period(Timeline(trace)).period

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from math import ceil, erfc, exp, expm1, inf, isclose, lgamma, log, log1p, pi, sqrt
+from math import ceil, erfc, exp, expm1, fsum, inf, isclose, lgamma, log, log1p, pi, sqrt
 from statistics import NormalDist
 
 STANDARD = NormalDist()
@@ -62,10 +62,10 @@ def exponential_law(mean: float = 1.0) -> Law:
 
 def mixture_law(parts: Sequence[tuple[Law, float]]) -> Law:
     """One time that follows each law with its probability (they add up to 1), such as a node that is slow or not."""
-    if not isclose(sum(share for _, share in parts), 1.0):
+    if not isclose(fsum(share for _, share in parts), 1.0):
         raise ValueError("probabilities of a mixture add up to 1")
     return Law(
-        lambda x: sum(share * law.above(x) for law, share in parts), min(law.low for law, _ in parts), max(law.high for law, _ in parts)
+        lambda x: fsum(share * law.above(x) for law, share in parts), min(law.low for law, _ in parts), max(law.high for law, _ in parts)
     )
 
 
@@ -82,7 +82,7 @@ class Maximum:
 
     def below(self, x: float) -> float:
         """P(max <= x)."""
-        return exp(sum(count * law.log_below(x) for law, count in self.parts))
+        return exp(fsum(count * law.log_below(x) for law, count in self.parts))
 
     def mean(self) -> float:
         """E[max], in the unit of the laws."""
@@ -109,7 +109,7 @@ class Maximum:
         total = 0.0
         for low, high in pairwise(cuts):
             middle, half = (low + high) / 2, (high - low) / 2
-            total += half * sum(share * weight(x) * self.below(x) for node, share in _LEGENDRE for x in (middle + half * node,))
+            total += half * fsum(share * weight(x) * self.below(x) for node, share in _LEGENDRE for x in (middle + half * node,))
         return total
 
 
@@ -169,7 +169,7 @@ def exponential_maximum_mean(count: int, mean: float = 1.0) -> float:
     >>> round(exponential_maximum_mean(1024), 6), round(exponential_maximum_mean(16384), 6)
     (7.509176, 10.281307)
     """
-    return mean * sum(1 / k for k in range(1, count + 1))
+    return mean * fsum(1 / k for k in range(1, count + 1))
 
 
 def maximum_bound(count: int, mean: float, sd: float) -> float:
@@ -209,7 +209,7 @@ def rank_interval_coverage(runs: int, probability: float, low: int, high: int) -
     >>> round(rank_interval_coverage(200, 0.95, 183, 196), 5), round(rank_interval_coverage(100, 0.95, 90, 99), 5)
     (0.96146, 0.95145)
     """
-    return sum(_binomial(runs, probability, range(low, high)))
+    return fsum(_binomial(runs, probability, range(low, high)))
 
 
 def fewest_runs(probability: float, confidence: float = 0.95) -> int:

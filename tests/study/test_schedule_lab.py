@@ -18,7 +18,8 @@ from parsim.errors import PlanError
 from parsim.parallel.schedules import BIDIRECTIONAL, NAMES, OVERLAPPING, SPLIT, Slot, schedule
 from parsim.parallel.schedules.custom import read_table
 from parsim.simulation.engine import Engine
-from parsim.study.schedule import ScheduleDeadlockError, _Nobody, simulate, stage_times
+from parsim.simulation.no_interconnect import NoInterconnect
+from parsim.study.schedule import ScheduleDeadlockError, simulate, stage_times
 from parsim.study.schedule_inputs import LabSchedule, entries, times
 from parsim.study.schedule_text import drawing, show, table_text, text, unit_of
 from parsim.study.schedule_theory import largest_cycle_mean, period, step_matrix
@@ -304,7 +305,7 @@ def test_the_period_is_what_many_steps_in_a_row_take(name, p, rounds, passes, fa
     found = period(stage_times(entry, asked).program(entry), p)
     longer = repeated(entry, 36)
     program = stage_times(longer, asked).program(longer)
-    trace = Engine(program, _Nobody()).run()
+    trace = Engine(program, NoInterconnect()).run()
     # circuits of up to p ranks: after the transient 12 steps take 12 periods
     before = max(trace.end[op.index] for op in program.ops if op.instance < 24 * entry.micro_batches)
     assert (trace.makespan - before) / 12 == pytest.approx(found, rel=1e-9)
