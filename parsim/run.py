@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
@@ -182,7 +181,7 @@ def _from_periods(built: Built) -> StepResult | None:
     flushes = pipeline.schedule not in ENDLESS and not pipeline.post_validation  # else a step is a stretch of a longer run already
     if not grows(pipeline.schedule, pipeline.size, micro_batches):
         return None
-    if own or blocking or not flushes or any(stream.volume < inf for stream in built.background):
+    if own or blocking or not flushes or not all(stream.steady for stream in built.background):
         return None
     for count in shorter(pipeline.size, micro_batches, pipeline.virtual_stages):
         # schedules of a name grow by whole periods: where two more groups of p go in, any number does

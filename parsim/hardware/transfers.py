@@ -193,7 +193,7 @@ SHORTEST_PERIOD = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """A stream for as long as the program runs, or transfers that begin at set times, each a flow of weight 1."""
+    """A stream for as long as the program runs, always or in turns, or transfers that begin at set times, each a flow of weight 1."""
 
     path: tuple[tuple[int, float], ...]
     """(directed link id, bytes on that link per byte of progress)"""
@@ -204,13 +204,30 @@ class Background:
     begin: float = 0.0
     """when the first transfer begins, from the begin of the program on [s]"""
     every: float = 0.0
-    """time from one begin to the next [s], longer if a transfer takes longer; 0: only one transfer"""
+    """time from one begin to the next [s], longer if a transfer takes longer; 0: only one transfer, or a stream without end"""
+    duty: float = 1.0
+    """share of every period `every`, from `begin` on, in which a stream flows; 1: always"""
+
+    @property
+    def steady(self) -> bool:
+        """Whether it is the same at any time."""
+        return self.volume == inf and self.duty == 1
 
 
 def background(
-    cluster: Cluster, source: int, target: int, *, rate: float = inf, volume: float = inf, begin: float = 0.0, every: float = 0.0
+    cluster: Cluster,
+    source: int,
+    target: int,
+    *,
+    rate: float = inf,
+    volume: float = inf,
+    begin: float = 0.0,
+    every: float = 0.0,
+    duty: float = 1.0,
 ) -> Background:
     """What another job sends from GPU `source` to GPU `target`: at most `rate` [B/s], in all or every time `volume` [B].
+
+    With `duty` a stream that flows in this share of every period only.
 
     Raises:
         TopologyError: unknown GPUs, the same GPU twice, or no path between them.
@@ -219,4 +236,4 @@ def background(
         raise TopologyError(Finding(f"gpu{source} sends to itself", "cluster.background", f"gpu{source}", "name two GPUs"))
     route = cluster.route(source, target)
     path = tuple(zip(route.links, route.coefficients, strict=True))
-    return Background(path, min(rate, route.bottleneck(cluster.capacity)), volume, begin, every)
+    return Background(path, min(rate, route.bottleneck(cluster.capacity)), volume, begin, every, duty)

@@ -46,6 +46,7 @@ def background_traffic(cluster: Cluster, sections: Sequence[BackgroundSection]) 
                 volume=inf if section.bytes is None else section.bytes,
                 begin=section.at or 0.0,
                 every=section.every or 0.0,
+                duty=1.0 if section.duty is None else section.duty,
             )
         except TopologyError as error:
             findings += [replace(finding, path=path) for finding in error.findings]

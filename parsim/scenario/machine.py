@@ -77,20 +77,23 @@ class CollectivesSection(Section):
 
 
 class BackgroundSection(Section):
-    """Traffic of another job: a stream of at most `rate` for the whole step, or transfers of `bytes`."""
+    """Traffic of another job: a stream of at most `rate` for the whole step or a share of its time, or transfers of `bytes`."""
 
     source: Annotated[int, Gpu()] = Field(alias="from")
     """GPU that sends"""
     target: Annotated[int, Gpu()] = Field(alias="to")
     """GPU that receives"""
     rate: Annotated[Any, Quantity("rate", optional=True)] = None
-    """stream for the whole step, at most this fast"""
+    """stream, at most this fast: for the whole step, or with `every` and `duty` in turns"""
     bytes: Annotated[Any, Quantity("bytes", 10**6 * TERABYTE, optional=True)] = None
     """size of a transfer"""
     at: Annotated[Any, Quantity("time", 86400.0, optional=True)] = None
-    """when the first transfer begins, from the begin of the step on; default 0 s"""
+    """when the first transfer or turn begins, from the begin of the step on; default 0 s"""
     every: Annotated[Any, Quantity("time", 86400.0, optional=True)] = None
-    """time from the begin of one transfer to that of the next, longer if a transfer takes longer; left out: only one"""
+    """time from the begin of one transfer to that of the next, longer if a transfer takes longer; left out: only one. Of a stream: from
+    one turn to the next"""
+    duty: Annotated[Any, Number(0.0, 1.0, open=True, above=True, optional=True)] = None
+    """share of every period `every` in which a stream flows, from its begin on"""
 
     @model_validator(mode="after")
     def _one_kind(self) -> BackgroundSection:
@@ -98,8 +101,10 @@ class BackgroundSection(Section):
             raise ValueError(f"gpu{self.source} sends to itself; name two GPUs")
         if (self.rate is None) == (self.bytes is None):
             raise ValueError("either rate (a stream) or bytes (transfers); for example {from: gpu0, to: gpu9, rate: 10 GB/s}")
-        if self.rate is not None and (self.at is not None or self.every is not None):
-            raise ValueError("a stream of a rate lasts for the whole step; at and every go with bytes")
+        if self.duty is not None and not (self.rate is not None and self.every is not None):
+            raise ValueError("duty goes with rate and every; for example {..., rate: 10 GB/s, every: 50 ms, duty: 0.3}")
+        if self.rate is not None and self.duty is None and (self.at is not None or self.every is not None):
+            raise ValueError("a stream of a rate lasts for the whole step; at and every go with bytes, or with rate and duty")
         if self.rate == 0 or self.bytes == 0:
             raise ValueError("it sends nothing; leave it out")
         if self.every is not None and self.every < SHORTEST_PERIOD:
@@ -133,7 +138,8 @@ class ClusterSection(Section):
     memory_reserve: Annotated[int, Quantity("bytes", TERABYTE)] = Field(default="0 B")  # type: ignore[assignment]
     """memory of every device that must stay free"""
     background: tuple[BackgroundSection, ...] = ()
-    """traffic of other jobs: [{from: gpu0, to: gpu9, rate: 10 GB/s}], or {..., bytes: 1 GiB, at: 0 s, every: 50 ms}"""
+    """traffic of other jobs: [{from: gpu0, to: gpu9, rate: 10 GB/s}], {..., rate: 10 GB/s, every: 50 ms, duty: 0.3} or
+    {..., bytes: 1 GiB, at: 0 s, every: 50 ms}"""
 
 
 @dataclass(frozen=True)

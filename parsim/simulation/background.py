@@ -12,6 +12,9 @@ from parsim.errors import ParsimError
 from parsim.hardware.transfers import SHORTEST_PERIOD, Background
 from parsim.simulation.network import Network
 
+_TURNS = -(10**15)
+"""links of the streams that flow in turns, far below those of the lanes"""
+
 
 class BackgroundTraffic:
     """Starts streams and repeated transfers, and stops a run that only they would keep going."""
@@ -24,14 +27,21 @@ class BackgroundTraffic:
         self._ticks = 0
         self._look_at = 1
         for stream in streams:
-            if not (stream.volume > 0 and 0 <= stream.begin < inf and (stream.every == 0 or SHORTEST_PERIOD <= stream.every < inf)):
+            lasting = stream.every == 0 or SHORTEST_PERIOD <= stream.every < inf
+            if not (stream.duty == 1 or (stream.every and 0 < stream.duty < 1 and stream.volume == inf)):
+                raise ParsimError(
+                    f"background: duty (={stream.duty}) must be > 0 and < 1, of a stream with every (={stream.every}) > 0 [s]"
+                )
+            if not (stream.volume > 0 and 0 <= stream.begin < inf and lasting):
                 text = f"volume (={stream.volume}) must be > 0 [B], begin (={stream.begin}) >= 0 [s], every (={stream.every})"
                 raise ParsimError(f"background: {text} 0 or at least {SHORTEST_PERIOD:g} [s]")
 
     def begin(self) -> None:
         """Start what begins at time 0, and have the rest started."""
-        for stream in self.streams:
-            if stream.volume == inf:
+        for number, stream in enumerate(self.streams):
+            if stream.duty < 1:
+                self._in_turns(stream, _TURNS - number)
+            elif stream.volume == inf:
                 self._start(stream, _nobody)
             else:
                 self.env.timeout(stream.begin, stream).callbacks.append(self._transfer)
@@ -56,6 +66,20 @@ class BackgroundTraffic:
         stream, begin = begun
         if stream.every:
             self.env.timeout(max(0.0, begin + stream.every - self.env.now), stream).callbacks.append(self._transfer)
+
+    def _in_turns(self, stream: Background, switch: int) -> None:
+        """A stream over one link more, which carries it in its turns only."""
+        self.network.start(self.network.bundle((*stream.path, (switch, 1.0)), stream.cap), inf, _nobody, (stream, self.env.now))
+        self.network.set_capacity(switch, 0.0)
+
+        def turn(event: Any) -> None:
+            self._ticks += 1
+            on = bool(event.value)
+            self.network.set_capacity(switch, stream.cap if on else 0.0)
+            share = stream.duty if on else 1 - stream.duty
+            self.env.timeout(share * stream.every, not on).callbacks.append(turn)
+
+        self.env.timeout(stream.begin, True).callbacks.append(turn)
 
     def _start(self, stream: Background, then: Callable[[Any], None]) -> None:
         self.network.start(self.network.bundle(stream.path, stream.cap), stream.volume, then, (stream, self.env.now))

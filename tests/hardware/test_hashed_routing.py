@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from statistics import fmean
+from collections import Counter
+from math import sqrt
+from statistics import fmean, stdev
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from parsim.hardware.interconnect import Interconnect
 from parsim.program.program import Collective, Lane, Program
 from parsim.run import simulate
 from parsim.simulation.engine import Engine
+from parsim.theory.hashing import hashing_slowdown, largest_load_below, mean_largest_load
 
 
 def two_leaves(seed: int = 0, each: int = 4, **fabric: Any) -> Cluster:
@@ -124,3 +127,45 @@ def test_hashing_is_slower_than_spraying_and_the_seed_moves_it() -> None:
     spray = step(0)
     assert step(1) == spray
     assert spray < step(0, routing="ecmp") != step(1, routing="ecmp") > spray
+
+
+def worst_loads(flows: int, uplinks: int, seeds: int, leaves: int = 1) -> list[int]:
+    """Load of the busiest uplink for each seed: leaf l sends `flows` flows to leaf l + 1."""
+    worst = []
+    for seed in range(seeds):
+        fabric = FatTree(LinkKind("net", "network", 50e9, 0.0), [(2 * leaves * flows, 1)], flows, flows / uplinks, hashed=True, seed=seed)
+        taken = Counter(
+            (leaf, fabric.uplink(Port(leaf * flows + i, 0), Port((leaf + 1) * flows + i, 0)))
+            for leaf in range(leaves)
+            for i in range(flows)
+        )
+        worst.append(max(taken.values()))
+    return worst
+
+
+@pytest.mark.parametrize(("flows", "uplinks", "leaves"), [(4, 4, 1), (8, 8, 1), (32, 8, 1), (8, 8, 8)])
+def test_distribution_over_seeds_is_the_closed_form(flows: int, uplinks: int, leaves: int) -> None:
+    """Mean and every probability within four standard errors of the exact ones."""
+    seeds = 1000 // leaves
+    worst = worst_loads(flows, uplinks, seeds, leaves)
+    assert abs(fmean(worst) - float(mean_largest_load(flows, uplinks, leaves))) < 4 * stdev(worst) / sqrt(seeds)
+    for load in range(1, 8):
+        chance = float(largest_load_below(flows, uplinks, load)) ** leaves
+        share = sum(one <= load for one in worst) / seeds
+        assert abs(share - chance) <= 4 * sqrt(chance * (1 - chance) / seeds) + 2 / seeds  # two strays of what nearly never happens
+
+
+def test_a_transfer_in_lockstep_is_slower_by_the_worst_load() -> None:
+    """Eight pairs over eight uplinks, through the engine: each seed's slowdown is its worst load, their mean the closed form's 2.597."""
+    slowdowns = []
+    for seed in range(60):
+        cluster = two_leaves(seed, each=8, oversubscription=1)
+        fabric, wires = hashed(cluster), Interconnect(cluster, range(16))
+        program = Program()
+        for i in range(8):
+            program.add("send", "pipeline_comm", (Lane(i, "send"),), collective=Collective("send", "pipeline", (i, 8 + i), 10**9))
+        latency = wires.cost(Collective("send", "pipeline", (0, 8), 10**9)).latency
+        slowdowns.append((Engine(program, wires).run().makespan - latency) / 20e-3)
+        taken = Counter(fabric.uplink(Port(i, 0), Port(8 + i, 0)) for i in range(8))
+        assert slowdowns[-1] == pytest.approx(max(taken.values()), rel=1e-9)
+    assert abs(fmean(slowdowns) - float(hashing_slowdown(8, 8))) < 4 * stdev(slowdowns) / sqrt(len(slowdowns))

@@ -9,6 +9,7 @@ from parsim.hardware.flows import CollectiveCost, Flow
 from parsim.hardware.transfers import Background
 from parsim.program.program import Collective, Lane, Program
 from parsim.simulation.engine import Engine
+from parsim.theory.hashing import background_slowdown
 
 NIC = 25e9
 
@@ -121,3 +122,37 @@ def test_what_no_time_can_be_made_of_is_refused() -> None:
     for wrong in (transfer(0.0), transfer(1.0, -1.0), transfer(1.0, 0.0, 1e-9), transfer(float("nan"))):
         with pytest.raises(ParsimError, match="background: volume"):
             Engine(moving(1), Card(), background=[wrong]).run()
+
+
+def turns(every: float, begin: float = 0.0, duty: float = 0.5) -> Background:
+    return Background(((0, 1.0),), NIC, begin=begin, every=every, duty=duty)
+
+
+def test_a_stream_in_turns() -> None:
+    # 1 GB, 40 ms alone; the other job has the card's half in 0-30 and 60-90 ms: 0.375 GB by 30 ms, then 25 ms alone
+    trace = Engine(moving(10**9), Card(), background=[turns(60e-3)]).run()
+    assert trace.makespan == pytest.approx(55e-3, rel=1e-12)
+    assert trace.links[0].bytes == pytest.approx(1.375e9)
+    # from 10 ms on: 0.25 GB, then 0.375 GB in its turn, then 15 ms alone
+    assert Engine(moving(10**9), Card(), background=[turns(60e-3, 10e-3)]).run().makespan == pytest.approx(55e-3, rel=1e-12)
+    assert Engine(moving(10**9), Card(), background=[turns(60e-3, 55e-3)]).run().makespan == pytest.approx(40e-3, rel=1e-12)
+
+
+def test_turns_much_shorter_and_much_longer_than_a_transfer() -> None:
+    alone = 40e-3
+    fast = Engine(moving(10**9), Card(), background=[turns(1e-4)]).run().makespan / alone
+    assert fast == pytest.approx(background_slowdown(1, 0.5, fast=True), rel=2e-3)
+    # a transfer meets a turn, or none: the mean over when it begins
+    slow = [Engine(moving(10**9), Card(), background=[turns(1.0, begin)]).run().makespan / alone for begin in (0.0, 0.5)]
+    assert sum(slow) / 2 == pytest.approx(background_slowdown(1, 0.5, fast=False), rel=1e-12)
+    three = Engine(moving(10**9), Card(), background=[turns(1e-4), turns(1e-4), turns(1e-4)]).run().makespan / alone
+    assert three == pytest.approx(background_slowdown(3, 0.5, fast=True), rel=4e-3)
+
+
+def test_streams_in_turns_keep_no_clock_running_and_are_checked() -> None:
+    assert Engine(Program(), Card(), background=[turns(1e-3)]).run().makespan == 0
+    with pytest.raises(DeadlockError):
+        Engine(moving(10**9), Card(0.0), background=[turns(1e-3)]).run()
+    for wrong in (turns(0.0), turns(1e-3, duty=0.0), turns(1e-3, duty=1.5), Background(((0, 1.0),), NIC, 1e9, 0.0, 1e-3, 0.5)):
+        with pytest.raises(ParsimError, match="duty"):
+            Engine(moving(10**9), Card(), background=[wrong]).run()
