@@ -55,7 +55,7 @@ class DisturbedStep:
     """Samples of the step of a scenario with `variability`; what all of them need is made once.
 
     `prepared` is the undisturbed step, `nominal` what it takes [s] (None: it is run). `by_events` chooses the way; None: by size.
-    Raises PlanError for a schedule without a flush, whose steps overlap.
+    Raises PlanError for a schedule without a flush, whose steps overlap, and for groups of replicas that step alone.
     """
 
     def __init__(self, prepared: Prepared, nominal: float | None = None, *, by_events: bool | None = None) -> None:
@@ -63,6 +63,11 @@ class DisturbedStep:
             schedule = prepared.built.parallelism.pipeline.schedule
             text = "not supported yet: random differences under a schedule without a flush, whose steps overlap"
             raise PlanError(Finding(text, "variability", None, f"leave out jitter, gpus and host, or another schedule than {schedule}"))
+        if prepared.plan.parallelism.data.outer.size > 1:
+            text = (
+                "not supported yet: random differences between groups of replicas that step alone, whose slowest is another one every step"
+            )
+            raise PlanError(Finding(text, "variability", None, "leave out jitter, gpus and host, or parallel.data.outer"))
         self._prepared = prepared
         self.variability = prepared.built.variability or Variability()
         self.causes: frozenset[str] = frozenset(self.variability.causes)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parsim.hardware.interconnect import Interconnect
 from parsim.hardware.interference import MODELS, DeviceInterference
 from parsim.hardware.transfers import Background
 from parsim.kernel import Kernel
 from parsim.parallel.custom_strategy import blamed
+from parsim.parallel.groups import PIPELINE
+from parsim.parallel.local_steps import fragment_elements
 from parsim.parallel.plan import Plan
 from parsim.program.check import refuse_illegal
 from parsim.program.folding import Classes, FoldedInterconnect, classes_of, lower
 from parsim.program.lowering import Lowering
 from parsim.program.script import Scripts, write
+from parsim.report.local_steps import LocalSteps
 from parsim.report.simulated import Run
 from parsim.scenario.built import Built, clock_of, plan_of, wires_of
 from parsim.simulation.engine import Engine, collector_paused
+from parsim.simulation.outer_exchange import exchange_time
 from parsim.simulation.processes import Process
 from parsim.simulation.trace import Trace
 
@@ -41,6 +45,8 @@ class Prepared:
     """traffic of other jobs as the lowered ranks see it"""
     folded: bool
     clock: Callable[[Kernel], float]
+    local_steps: LocalSteps | None = None
+    """where groups of replicas step alone: the step's parts"""
 
     def trace(self, factors: Sequence[float] | None = None, processes: Iterable[Process] = ()) -> Trace:
         """Let time pass. `factors`: by op of the program, how many times as long it takes alone; see `Engine`."""
@@ -59,7 +65,8 @@ class Prepared:
         trace = self.trace(factors, processes)
         micro_batches = self.built.training.micro_batches
         return Run(
-            self.plan, self.lowering, trace, self.classes, self.wires.cost, self.folded, micro_batches, 0.0, self.fabric.cost
+            self.plan, self.lowering, trace, self.classes, self.wires.cost, self.folded, micro_batches, 0.0, self.fabric.cost,
+            self.local_steps,
         )  # fmt: skip
 
     def apart(self, kinds: Sequence[int], changing: Mapping[int, Hashable] | None = None) -> Prepared:
@@ -69,7 +76,8 @@ class Prepared:
         """
         with collector_paused():
             classes = classes_of(self.plan, self.wires, self.scripts, self.built.background, kinds, changing)
-            return _lowered(self.built, self.clock, self.plan, self.wires, self.scripts, classes, unfolded=False)
+            step = _lowered(self.built, self.clock, self.plan, self.wires, self.scripts, classes, unfolded=False)
+            return replace(step, local_steps=self.local_steps)
 
 
 def prepare(built: Built, *, unfolded: bool = False, clock: Callable[[Kernel], float] | None = None) -> Prepared:
@@ -78,10 +86,28 @@ def prepare(built: Built, *, unfolded: bool = False, clock: Callable[[Kernel], f
         clock = clock or clock_of(built)
         job = plan_of(built, clock)
         wires = wires_of(built, job)
-        with blamed(job.parallelism.data.custom):
-            scripts = write(job, clock)
-            classes = classes_of(job, wires, scripts, built.background)
-        return _lowered(built, clock, job, wires, scripts, classes, unfolded=unfolded)
+        step = _written(built, clock, job, wires, unfolded=unfolded)
+        if job.parallelism.data.outer.size == 1:
+            return step
+        local = _local_steps(step)
+        job = replace(job, outer_share=local.exposed / local.outer.local_steps)
+        return replace(_written(built, clock, job, wires, unfolded=unfolded), local_steps=local)
+
+
+def _written(built: Built, clock: Callable[[Kernel], float], job: Plan, wires: Interconnect, *, unfolded: bool) -> Prepared:
+    with blamed(job.parallelism.data.custom):
+        scripts = write(job, clock)
+        classes = classes_of(job, wires, scripts, built.background)
+    return _lowered(built, clock, job, wires, scripts, classes, unfolded=unfolded)
+
+
+def _local_steps(step: Prepared) -> LocalSteps:
+    """The parts of a period, of a local step without its share of the exchange."""
+    plan, outer = step.plan, step.plan.parallelism.data.outer
+    trained = {rank: step.lowering.passes_of(rank).trained_here for rank in range(plan.mesh.size(PIPELINE))}
+    sizes = {rank: outer.bytes * fragment_elements(plan, count) for rank, count in trained.items()}
+    fragment = exchange_time(plan, step.wires, sizes, step.built.background)
+    return LocalSteps(outer, step.trace().makespan, outer.bytes * max(trained.values()), fragment)
 
 
 def _lowered(

@@ -181,7 +181,8 @@ def _from_periods(built: Built) -> StepResult | None:
     flushes = pipeline.schedule not in ENDLESS and not pipeline.post_validation  # else a step is a stretch of a longer run already
     if not grows(pipeline.schedule, pipeline.size, micro_batches):
         return None
-    if own or blocking or not flushes or not all(stream.steady for stream in built.background):
+    together = built.parallelism.data.outer.size == 1
+    if own or blocking or not flushes or not together or not all(stream.steady for stream in built.background):
         return None
     for count in shorter(pipeline.size, micro_batches, pipeline.virtual_stages):
         # schedules of a name grow by whole periods: where two more groups of p go in, any number does

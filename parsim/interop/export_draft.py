@@ -285,6 +285,10 @@ def simulator_only(draft: ExportDraft) -> None:
     draft.lacks("training.data_loading", "it is a time, not a setting")
     draft.lacks("training.tokens", "the length of the training is the script's")
     draft.lacks("parallel.expert.imbalance", "it describes the data")
+    for key in ("size", "local_steps", "fragments", "overlap_steps", "dtype"):
+        draft.says(f"parallel.data.outer.{key}", "the default: all replicas step together")
+    if draft.job.built.parallelism.data.outer.size > 1:
+        draft.refuses("parallel.data.outer.size", f"groups of replicas that step alone: {NO_TOOL}", "leave parallel.data.outer out")
     draft.says("parallel.fully_connected", "the default: no layer is shared")
     if draft.job.settings.parallel.fully_connected > 1:
         draft.refuses("parallel.fully_connected", f"shared fully connected layers: {NO_TOOL}", "leave it out")

@@ -15,6 +15,7 @@ model      the ranks of one copy of the parameters: they differ along the axes t
 world      all ranks
 tied-A-B   the same place on pipeline ranks A and B, which both hold a parameter (Megatron: embedding)
 offload    the rank and its own host
+outer      ranks at the same place in every group of replicas that step alone; data, shard, replica and world end at these groups
 =========  ========================================================================================
 
 Experts lie on a grid of their own over the ranks of a pipeline stage: etp ranks share the width of an expert, ep of these parts hold
@@ -59,6 +60,7 @@ TIMED = (TENSOR, CONTEXT, EXPERT, PIPELINE, DATA)
 
 SHARD, REPLICA, MODEL, WORLD = "shard", "replica", "model", "world"
 SECONDARY, LOCAL, REMOTE = "secondary", "local", "remote"
+OUTER = "outer"
 _TIED = "tied-"
 STAGE = (TENSOR, *REPLICATING)
 """Axes of the ranks of one pipeline stage."""
@@ -189,6 +191,8 @@ class Groups:
     """ranks that share a second copy of the parameters"""
     local: int = 0
     """replicas on one machine; 0: no groups of them"""
+    outer: int = 1
+    """equal parts of the replicas that step alone"""
 
     @property
     def _experts(self) -> Mapping[str, ProcessGroups]:
@@ -226,12 +230,34 @@ class Groups:
             **{axis: ProcessGroups((axis,), axis) for axis in AXES},
             DATA: ProcessGroups(REPLICATING, DATA),
             SHARD: ProcessGroups(REPLICATING, DATA, shards),
-            REPLICA: ProcessGroups(REPLICATING, DATA, tuple(zip(*shards, strict=True))),
+            REPLICA: ProcessGroups(REPLICATING, DATA, self._same_places(shards)),
             MODEL: ProcessGroups(splitting, whole),
             WORLD: ProcessGroups(AXES, DATA if replicas > 1 else whole),
             OFFLOAD: ProcessGroups((), OFFLOAD),
             **self._experts,
             **self._second,
+            **self._apart,
+        }
+
+    def _same_places(self, shards: tuple[Ranks, ...]) -> tuple[Ranks, ...]:
+        """Which replicas stand at the same place in the shard groups, of those that step together."""
+        together = len(shards) // self.outer
+        return tuple(ranks for first in range(0, len(shards), together) for ranks in zip(*shards[first : first + together], strict=True))
+
+    @property
+    def _apart(self) -> Mapping[str, ProcessGroups]:
+        """Groups that end where replicas step alone, and those between them. Neighbouring replicas step together."""
+        if self.outer == 1:
+            return {}
+        mesh = self.mesh
+        parts = _equal_parts(tuple(range(mesh.replicas)), self.outer)
+        whole = tuple(range(mesh.ranks))
+        each = mesh.size(DATA) // self.outer
+        worlds = tuple(tuple(rank for rank in whole if mesh.coordinate(rank, DATA) // each == part) for part in range(self.outer))
+        return {
+            DATA: ProcessGroups(REPLICATING, DATA, parts),
+            OUTER: ProcessGroups(REPLICATING, DATA, tuple(zip(*parts, strict=True))),
+            WORLD: ProcessGroups(AXES, DATA, worlds),
         }
 
     @property

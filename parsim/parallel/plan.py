@@ -67,6 +67,8 @@ class Plan:
     """rank -> relative speed of its compute"""
     loads: Mapping[int, Rows] = field(default_factory=dict)
     """rows of the experts of blocks whose load is their own"""
+    outer_share: float = 0.0
+    """what of the exchange between groups that step alone nobody computes beside, shared among the steps between two of them [s]"""
     _known_weights: dict[int, tuple[Weight, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -76,8 +78,10 @@ class Plan:
 
     @property
     def replicas(self) -> int:
-        """Ranks with the same parameters, over which gradients are reduced and model states are sharded: data x context."""
-        return self.mesh.replicas
+        """Ranks with the same parameters, over which gradients are reduced and model states are sharded: data x context, or the part of
+        them that steps together.
+        """
+        return self.mesh.replicas // self.parallelism.data.outer.size
 
     @property
     def shard_size(self) -> int:
@@ -90,7 +94,7 @@ class Plan:
         """The process groups of this plan's collectives, by name."""
         expert = expert_mesh(self.parallelism) if self.parallelism.exchanges_tokens else (0, 0, 0)
         data = self.parallelism.data
-        return Groups(self.mesh, min(self.shard_size, self.replicas), expert, data.secondary_partition, data.local_ranks)
+        return Groups(self.mesh, min(self.shard_size, self.replicas), expert, data.secondary_partition, data.local_ranks, data.outer.size)
 
     @cached_property
     def routing(self) -> Routing | None:

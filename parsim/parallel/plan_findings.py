@@ -15,6 +15,7 @@ from parsim.parallel.context import context_findings
 from parsim.parallel.experts import expert_findings
 from parsim.parallel.groups import Groups, Mesh
 from parsim.parallel.instances import instance_findings
+from parsim.parallel.local_steps import outer_findings
 from parsim.parallel.muon_findings import muon_findings
 from parsim.parallel.offload import offload_findings
 from parsim.parallel.schedules import BIDIRECTIONAL, ENDLESS, OVERLAPPING, V_SHAPED, ZERO_BUBBLE
@@ -80,6 +81,7 @@ def findings_of(
     findings += zero_plus_plus.findings(training, parallelism, runtime, replicas)
     findings += zero3_buckets.findings(parallelism.data, runtime)
     findings += instance_findings(training, parallelism, runtime, mesh)
+    findings += outer_findings(training, parallelism, mesh)
     if strategy in CENTRAL and replicas > 1:
         if len({machine.node_of(gpu) for gpu in gpus}) > 1 and strategy == "torch-data-parallel":
             findings.append(Finding("DataParallel is one process on one node", "parallel.data.strategy", strategy, "use ddp across nodes"))

@@ -249,6 +249,31 @@ class CustomStrategy:
     file: str
 
 
+OuterType = Literal["fp32", "bf16", "int8"]
+OUTER_BYTES: dict[OuterType, int] = {"fp32": 4, "bf16": 2, "int8": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class OuterLoop:
+    """The `parallel.data.outer` section: groups of replicas that take steps of their own and then exchange what they learned."""
+
+    size: int = 1
+    """groups; 1: all replicas step together"""
+    local_steps: int = 1
+    """steps of a group between two exchanges (H)"""
+    fragments: int = 1
+    """equal parts of the parameters, exchanged in turn (P)"""
+    overlap_steps: int = 0
+    """steps after which what a part's exchange brings is needed"""
+    dtype: OuterType = "fp32"
+    """of what is exchanged"""
+
+    @property
+    def bytes(self) -> int:
+        """Of one element on the wire."""
+        return OUTER_BYTES[self.dtype]
+
+
 @dataclass(frozen=True, slots=True)
 class DataParallel:
     """The `parallel.data` section."""
@@ -286,6 +311,7 @@ class DataParallel:
     """replicas of one parameter on a machine, where gradients are quantised; 0 elsewhere"""
     fsdp_version: Literal[1, 2] = 2
     """PyTorch's FullyShardedDataParallel with flat parameters (1), or fully_shard (2)"""
+    outer: OuterLoop = field(default_factory=OuterLoop)
 
 
 @dataclass(frozen=True, slots=True)

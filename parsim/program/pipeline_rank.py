@@ -19,6 +19,7 @@ from parsim.model.model import Block
 from parsim.model.tape import Step, Tape
 from parsim.model.weight_casts import weight_casts
 from parsim.parallel.hooks import Weight
+from parsim.parallel.local_steps import outer_tensors
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.replicated import gradient_names
 from parsim.parallel.schedules.classic import weight_versions
@@ -78,9 +79,17 @@ class PipelineRank:
         if self.plan.double_buffered:
             size = sum(w.count for w in self.weights.values() if w.trains) * self.plan.training.precision.parameters
             numbers.append(self.table.declare("weights of the step before", size, "parameters", per_micro_batch=False))
+        for name, size, category in outer_tensors(self.plan, self.trained_here):
+            numbers.append(self.table.declare(name, size, category, per_micro_batch=False))
         if self.plan.training.iteration == "steady":
             numbers += [self.workspace(way) for way in self._workspaces()]
         return tuple(numbers)
+
+    @property
+    def trained_here(self) -> int:
+        """Trained elements that a rank holds all the time, of all of its stages."""
+        count = sum(weight.count for weight in self.weights.values() if weight.trains)
+        return -(-count // self.plan.shard_size) if self.plan.sharded else count
 
     def _workspaces(self) -> tuple[str, ...]:
         return ("forward", "backward") if self.plan.training.backward else ("forward",)

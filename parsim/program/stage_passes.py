@@ -109,6 +109,9 @@ class StagePasses(PipelineRank):
         local = sum(w.count for w in self.weights.values() if w.trains or w.parameter.buffer)
         if self.plan.training.step and runtime.boundary:
             items.append(Item("step boundary", "optimizer", (COMPUTE,), runtime.boundary * local / 1e9))
+        if self.plan.outer_share:
+            before = list(dict.fromkeys(lane for item in items for lane in item.lanes if lane != COMPUTE))
+            items.append(Item("outer exchange, a step's share", "data_comm", (COMPUTE,), self.plan.outer_share, tails=before))
         if runtime.step_constant:
             items.append(Item("step constant", "launch", (COMPUTE,), runtime.step_constant))
 

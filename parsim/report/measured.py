@@ -22,6 +22,7 @@ from parsim.report.economics import Economics
 from parsim.report.estimate import Confidence
 from parsim.report.experts import ExpertFacts
 from parsim.report.faults import Faults
+from parsim.report.local_steps import LocalSteps
 from parsim.report.steady import SteadyWindow
 from parsim.report.wiring import Wiring
 from parsim.simulation.replay import Mode
@@ -88,6 +89,8 @@ class Ranks:
     """ranks that share the width of every expert, where experts are spread"""
     expert_data: int = 1
     """ranks with the same experts, where experts are spread"""
+    outer: int = 1
+    """groups of replicas that step alone between two exchanges"""
     micro_batches: int = 1
     nodes: int = 1
     idle_gpus: int = 0
@@ -356,6 +359,8 @@ class Measured:
     schedule: ScheduleFacts = field(default_factory=ScheduleFacts)
     experts: ExpertFacts | None = None
     """None: every rank holds all experts, or there are none"""
+    local_steps: LocalSteps | None = None
+    """None: all replicas step together"""
     name: str = "unnamed"
     scenario: Mapping[str, Any] = field(default_factory=dict)
     """the resolved scenario; loading it again gives the same report"""

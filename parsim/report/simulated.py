@@ -14,6 +14,7 @@ from parsim.parallel.plan import Plan
 from parsim.program.folding import Classes
 from parsim.program.lowering import Lowering
 from parsim.program.program import Collective
+from parsim.report.local_steps import LocalSteps
 from parsim.simulation.trace import Trace
 
 
@@ -75,6 +76,8 @@ class Run:
     wall: float
     loads: Callable[[Collective], CollectiveCost] | None = None
     """the same as `cost` with the load of all equals, as the engine saw it"""
+    local_steps: LocalSteps | None = None
+    """where groups of replicas step alone: the step's parts"""
 
     @property
     def makespan(self) -> float:

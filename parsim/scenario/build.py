@@ -43,6 +43,7 @@ from parsim.scenario.strategy import (
     expert_assumptions,
     expert_width,
     fsdp_version,
+    outer_assumptions,
     overlap_warnings,
     parallelism,
     parameter_gather,
@@ -118,7 +119,7 @@ class Builder:
                 TopologyError, [Finding(text, "cluster.topology", None, "use cluster.gpus or cluster.placement to keep to one kind")]
             )
         split = self._overlapping(self._spread(split, profile), profile)
-        self.assumptions += expert_assumptions(self.settings.parallel, split)
+        self.assumptions += expert_assumptions(self.settings.parallel, split) + outer_assumptions(split.data.outer)
         self.warnings += overlap_warnings(split, devices)
         padded = self._padded(whole, profile)
         precision = self._precision(profile, devices)

@@ -191,6 +191,8 @@ def confidence(built: Built) -> dict[str, Any]:
         answer |= {"status": "unvalidated", "basis": f"no published run has linear attention; {answer['basis']}"}
     if answer and built.model.facts.get("chosen_keys"):
         answer |= {"status": "unvalidated", "basis": f"no published run has attention to chosen keys; {answer['basis']}"}
+    if answer and built.parallelism.data.outer.size > 1:
+        answer |= {"status": "unvalidated", "basis": f"no published run has local steps; {answer['basis']}"}
     return {**answer, "features": asdict(wanted)}
 
 

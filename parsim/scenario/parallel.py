@@ -184,6 +184,21 @@ class ExpertSection(Section):
     --overlap-moe-expert-parallel-comm with --delay-wgrad-compute)"""
 
 
+class OuterSection(Section):
+    """Local SGD, DiLoCo: groups of replicas take steps of their own, then all exchange what they learned."""
+
+    size: Annotated[int, Whole(1, LARGEST)] = 1
+    """groups, equal parts of the replicas; 1 = all replicas step together"""
+    local_steps: Annotated[int, Whole(1, LARGEST)] = 1
+    """steps between two exchanges (H)"""
+    fragments: Annotated[int, Whole(1, LARGEST)] = 1
+    """equal parts of the parameters that are exchanged in turn (P); 1 = all at once"""
+    overlap_steps: Annotated[int, Whole(0, LARGEST)] = 0
+    """steps that are taken before a part's exchange has to be over; 0 = all wait for it"""
+    dtype: Annotated[str, Choice(("fp32", "bf16", "int8"))] = "fp32"
+    """type of what is exchanged"""
+
+
 class DataSection(Section):
     """Data parallelism and what it shards."""
 
@@ -226,6 +241,8 @@ class DataSection(Section):
     """zero3 of DeepSpeed: ranks that share a second copy of the weights, from which backward gathers (hpZ); 1 = none"""
     fsdp_version: Annotated[Any, Whole(1, 2, ("auto",))] = "auto"
     """fsdp and hsdp: 1 = FullyShardedDataParallel with flat parameters, 2 = fully_shard; auto = what the software profile's stack uses"""
+    outer: OuterSection = OuterSection()
+    """local steps between groups of replicas (local SGD, DiLoCo)"""
 
 
 class ParallelSection(Section):

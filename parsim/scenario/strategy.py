@@ -22,6 +22,7 @@ from parsim.parallel.settings import (
     Dispatcher,
     ExpertParallel,
     Offload,
+    OuterLoop,
     Overlap,
     Parallelism,
     PipelineParallel,
@@ -331,6 +332,14 @@ def _combined(pipeline: PipelineParallel) -> PipelineParallel:
     return replace(pipeline, schedule="combined-1f1b")
 
 
+def outer_assumptions(outer: OuterLoop) -> list[Assumption]:
+    """What is taken for granted where groups of replicas step alone."""
+    if outer.size == 1:
+        return []
+    text = "what local steps do to the loss is not known" + ("; steps beside an exchange are not slowed by it" * (outer.overlap_steps > 0))
+    return [Assumption("outer_exchange", "time only", text, "default")]
+
+
 def expert_assumptions(parallel: ParallelSection, split: Parallelism) -> list[Assumption]:
     """What is taken for granted where experts are spread and the scenario does not say it."""
     if not split.exchanges_tokens or parallel.fully_connected > 1:
@@ -379,6 +388,7 @@ def _data(section: DataSection, size: int) -> DataParallel:
         reshard_after_forward=section.reshard_after_forward,
         queues=cast(Literal["shared", "separate"], section.queues),
         optimizer_instances=section.optimizer_instances,
+        outer=OuterLoop(**section.outer.model_dump()),
         quantised_weights=section.quantised_weights,
         quantised_gradients=section.quantised_gradients,
         secondary_partition=section.secondary_partition,

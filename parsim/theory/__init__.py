@@ -14,6 +14,7 @@ from parsim.theory.counts import *  # noqa: F403
 from parsim.theory.faults import *  # noqa: F403
 from parsim.theory.goodput import *  # noqa: F403
 from parsim.theory.hashing import *  # noqa: F403
+from parsim.theory.local_steps import *  # noqa: F403
 from parsim.theory.memory import *  # noqa: F403
 from parsim.theory.order_statistics import *  # noqa: F403
 from parsim.theory.pipeline import *  # noqa: F403

@@ -29,7 +29,7 @@ CONTRACT = {
     " training_run assumptions warnings simulation",
     "estimate": "step_time_s step_time_band_s tokens_per_s mfu time_to_train_s cost_to_train peak_bytes peak_band_bytes of",
     "provenance": "catalogue_sha256 command trusted_code python",
-    "ranks": "total tensor context data pipeline expert expert_tensor expert_data micro_batches nodes idle_gpus",
+    "ranks": "total tensor context data pipeline expert expert_tensor expert_data outer micro_batches nodes idle_gpus",
     "model": "parameters parameters_padded parameters_active parameters_trainable flop_per_step flop_convention",
     "breakdown_s": "compute recompute tensor_comm data_comm pipeline_comm context_comm expert_comm optimizer offload launch bubble other",
     "memory": "capacity_bytes reserve_bytes fits headroom_bytes peak_allocated_bytes peak_reserved_bytes peak_device_used_bytes peak_bytes"

@@ -98,7 +98,13 @@ MUON = {
     f"training.optimizer.{key}" for key in ("newton_schulz_steps", "tensor_mode", "split_query_key_value", "split_gate_up", "padded_parts")
 }
 PLUS_PLUS = {f"parallel.data.{key}" for key in ("quantised_weights", "quantised_gradients", "secondary_partition")}
-EVERYWHERE = {"training.backward", "training.step", "parallel.pipeline.post_validation", "parallel.fully_connected"}
+EVERYWHERE = {
+    "training.backward",
+    "training.step",
+    "parallel.pipeline.post_validation",
+    "parallel.fully_connected",
+    "parallel.data.outer.*",
+}
 ELSEWHERE = {
     "megatron": {"training.finetune.*", "training.loss.chunks", "parallel.data.shard_size", "training.offload.*", *PLUS_PLUS},
     "deepspeed": {
@@ -191,6 +197,14 @@ REFUSED = [
         {"parallel.expert.size"},
     ),
     ("fsdp", MIXTURE, ("parallel.data.strategy=ddp", "parallel.expert.tensor=2"), {"parallel.expert.tensor"}),
+    *[
+        (target, SHARDED, ("parallel.data.outer={size: 2, local_steps: 10, fragments: 2, overlap_steps: 1, dtype: int8}",), paths)
+        for target, paths in (
+            ("fsdp", {"parallel.data.outer.size"}),
+            ("deepspeed", {"parallel.data.outer.size"}),
+            ("megatron", {"parallel.data.outer.size", "parallel.data.strategy"}),
+        )
+    ],
     ("fsdp", ALEXNET, ("parallel.fully_connected=2",), {"parallel.fully_connected"}),
     ("deepspeed", ALEXNET, ("parallel.fully_connected=2",), {"parallel.fully_connected"}),
     ("deepspeed", MIXTURE, ("parallel.expert={size: 4, tensor: 2}",), {"parallel.expert.tensor"}),
