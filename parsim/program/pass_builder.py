@@ -53,6 +53,8 @@ class Item:
     effects: list[Effect] = field(default_factory=list)
     aside: bool = False
     """nothing that follows in its pass waits for it, but for what needs it"""
+    waits: bool = False
+    """it is a wait: the speed of the rank's compute does not change it"""
     turn: int = 0
     """which of the passes of a slot it belongs to (`parsim.program.side_by_side`)"""
 

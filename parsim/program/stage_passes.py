@@ -111,7 +111,7 @@ class StagePasses(PipelineRank):
             items.append(Item("step boundary", "optimizer", (COMPUTE,), runtime.boundary * local / 1e9))
         if self.plan.outer_share:
             before = list(dict.fromkeys(lane for item in items for lane in item.lanes if lane != COMPUTE))
-            items.append(Item("outer exchange, a step's share", "data_comm", (COMPUTE,), self.plan.outer_share, tails=before))
+            items.append(Item("outer exchange, a step's share", "data_comm", (COMPUTE,), self.plan.outer_share, tails=before, waits=True))
         if runtime.step_constant:
             items.append(Item("step constant", "launch", (COMPUTE,), runtime.step_constant))
 

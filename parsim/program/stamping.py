@@ -101,7 +101,8 @@ class Stamping:
         return waiting
 
     def _compute(self, cursor: _Cursor) -> None:
-        item, speed = cursor.item, cursor.speed
+        item = cursor.item
+        speed = 1.0 if item.waits else cursor.speed
         effects: Effects = ()
         if item.effects:
             effects = item.on(cursor.rank) if speed == 1.0 else ((cursor.rank, _stretched(item.effects, speed)),)

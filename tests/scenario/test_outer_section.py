@@ -114,6 +114,15 @@ def test_pipelines_exchange_stage_by_stage() -> None:
     assert "local_steps" not in simulate(trained(pipeline={"size": 2})).document()
 
 
+def test_a_slow_rank_slows_its_steps_and_not_the_exchange() -> None:
+    scenario = trained({"size": 2, "local_steps": 4})
+    slow = simulate(scenario | {"variability": {"slow": [{"rank": 0, "speed": 0.5}]}}).document()
+    local, even = slow["local_steps"], simulate(scenario).document()["local_steps"]
+    assert local["exchange_s"] == pytest.approx(even["exchange_s"], rel=1e-9)
+    assert local["local_step_s"] > 1.2 * even["local_step_s"]
+    assert slow["step_time_s"] == pytest.approx(local["local_step_s"] + local["exchange_s"] / 4, rel=1e-9)
+
+
 def test_groups_end_where_replicas_step_alone() -> None:
     groups = Groups(Mesh(("tensor", "context", "data", "pipeline"), (2, 1, 4, 1)), 2, outer=2)
     assert groups.members(DATA, 0) == (0, 2)
