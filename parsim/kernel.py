@@ -7,6 +7,7 @@ FLOPs count 2 per multiply-add.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
@@ -156,3 +157,26 @@ class Fixed:
 
 
 Kernel = Gemm | Attention | Memory | Fixed
+
+
+class Clocks:
+    """Seconds of a kernel on each kind of GPU of a job; called like a function, it answers for the first kind."""
+
+    def __init__(self, each: Sequence[Callable[[Kernel], float]], of_ranks: Sequence[int]) -> None:
+        self.each = tuple(each)
+        """by kind of GPU"""
+        self.of_ranks = tuple(of_ranks)
+        """kind of GPU of every rank"""
+        self._first = self.each[0]
+
+    def __call__(self, kernel: Kernel) -> float:
+        return self._first(kernel)
+
+    def fastest(self, kernel: Kernel) -> float:
+        """On whichever kind is done first [s]: never more than on any GPU of the job."""
+        return min(clock(kernel) for clock in self.each)
+
+
+def on_kind(clock: Callable[[Kernel], float], kind: int) -> Callable[[Kernel], float]:
+    """The clock of one kind of GPU; a plain function answers for all."""
+    return clock.each[kind] if isinstance(clock, Clocks) else clock

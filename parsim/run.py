@@ -182,7 +182,7 @@ def _from_periods(built: Built) -> StepResult | None:
     if not grows(pipeline.schedule, pipeline.size, micro_batches):
         return None
     together = built.parallelism.data.outer.size == 1
-    if own or blocking or not flushes or not together or not all(stream.steady for stream in built.background):
+    if built.training.shares or own or blocking or not flushes or not together or not all(stream.steady for stream in built.background):
         return None
     for count in shorter(pipeline.size, micro_batches, pipeline.virtual_stages):
         # schedules of a name grow by whole periods: where two more groups of p go in, any number does
@@ -208,6 +208,8 @@ def execute(built: Built, *, unfolded: bool = False, clock: Callable[[Kernel], f
 def bubble_theory(job: Plan, micro_batches: int) -> float | None:
     """The closed form for equal stages and free communication, where there is one."""
     p, pipeline = job.mesh.size("pipeline"), job.parallelism.pipeline
+    if job.kinds or job.training.shares:  # stages or replicas that are not equal
+        return None
     if p == 1:
         return 0.0
     if pipeline.schedule == CUSTOM or pipeline.schedule in (

@@ -11,7 +11,7 @@ from parsim.terminal import Debug, Figure, Json, picture_kind, say, say_json
 
 topologies = typer.Typer(name="topology", help="Show or draw machines and the network between them.", no_args_is_help=True)
 
-Topology = Annotated[str, typer.Argument(metavar="NAME", help='A topology (`parsim list topologies`), a path, or "4x v100-32gb".')]
+Topology = Annotated[str, typer.Argument(metavar="NAME", help='A topology (`parsim list topologies`), path, "4x v100-32gb", or scenario.')]
 Nodes = Annotated[int, typer.Option(min=1, help="How many of the machine.")]
 
 

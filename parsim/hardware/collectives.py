@@ -25,8 +25,10 @@ import numpy as np
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.fabric.cluster import Cluster
+from parsim.hardware.fabric.joined import JoinedFabric
 from parsim.hardware.fabric.node import Node
 from parsim.hardware.fabric.routes import TIER_NEIGHBOUR, TIER_NETWORK, Route, join, unreachable
+from parsim.hardware.fabric.switches import Fabric
 from parsim.hardware.flows import CollectiveCost, Flow
 from parsim.hardware.nccl.cost import check_question
 from parsim.hardware.nccl.lanes import volume
@@ -34,6 +36,7 @@ from parsim.hardware.nccl.packing import LARGEST_TABLE, Packing
 from parsim.hardware.nccl.rings import Channel, plans_of, ring_channel
 from parsim.hardware.nccl.task import Ring, Task, distinct, make_ring
 from parsim.hardware.nccl.wiring import wiring
+from parsim.hardware.region_delay import region_delay
 from parsim.hardware.transfers import exchange
 
 
@@ -90,11 +93,12 @@ def _ring_or_tree(cluster: Cluster, group: tuple[int, ...], kind: str, size: int
     rings = channels(cluster, group)
     machines = len(rings[0].plan) or len({cluster.node_of(gpu) for gpu in group})
     latency = ring_latency(cluster, len(group), machines, max(channel.tier for channel in rings), kind, latencies)
+    latency += region_delay(cluster, group, "ring", kind)
     bandwidth = math.fsum(channel.rate for channel in rings)
     amount = volume("ring", kind, len(group), size)
     time = latency + amount / bandwidth
     if kind == "all_reduce" and len(group) > 2:
-        tree = tree_latency(cluster, len(group), machines, latencies)
+        tree = tree_latency(cluster, len(group), machines, latencies) + region_delay(cluster, group, "tree", kind)
         if tree + 2 * size / (latencies.tree_share * bandwidth) < time:
             return CollectiveCost(tree, _flows(rings, 2.0 * size, bandwidth, latencies.tree_share), "tree")
     if kind in ("broadcast", "reduce"):
@@ -132,6 +136,11 @@ def tree_latency(cluster: Cluster, members: int, machines: int, latencies: Laten
     depth = math.floor(math.log2(machines))
     network = latencies.tree_network + _message_latency(cluster)
     return latencies.base + 2 * ((largest - 1) * latencies.tree_local + depth * network)
+
+
+def _port_rate(fabric: Fabric, node: int) -> float:
+    """What a port of a machine moves [B/s]."""
+    return fabric.port_kind(node).capacity if isinstance(fabric, JoinedFabric) else fabric.capacity(0)
 
 
 def _message_latency(cluster: Cluster) -> float:
@@ -215,7 +224,7 @@ def _channels(cluster: Cluster, group: tuple[int, ...]) -> tuple[RatedChannel, .
     fabric = cluster.fabric
     if fabric is None:
         raise unreachable(f"GPU {group[0]}", f"GPU {next(gpu for gpu in group if cluster.node_of(gpu) != cluster.node_of(group[0]))}")
-    inside = {node: _local_rings(cluster.machine(node), locals_, fabric.capacity(0)) for node, locals_ in nodes.items()}
+    inside = {node: _local_rings(cluster.machine(node), locals_, _port_rate(fabric, node)) for node, locals_ in nodes.items()}
     for node, rings in inside.items():
         if not rings:
             other = next(gpu for gpu in group if cluster.node_of(gpu) != node)

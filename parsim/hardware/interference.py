@@ -139,11 +139,13 @@ class DeviceInterference:
         self._cost = cost
         self._cluster = cluster
         self._gpus = gpus
+        self._kinds = len({cluster.device(gpu) for gpu in gpus})
 
     def load(self, collective: Transfer) -> Load:
-        """See `load_of`; the first member's device stands for all."""
+        """See `load_of`; the member with the fewest multiprocessors stands for all."""
         members = [self._gpus[rank] for rank in collective.group]
-        device = self._cluster.device(members[0])
+        every = members if self._kinds > 1 else members[:1]
+        device = min((self._cluster.device(gpu) for gpu in every), key=lambda one: one.sms)
         home = self._cluster.node_of(members[0])
         network = any(self._cluster.node_of(gpu) != home for gpu in members)
         cost = self._cost(collective)

@@ -22,7 +22,7 @@ from parsim.model.transformer import TransformerConfig
 from parsim.parallel.plan import plan
 from parsim.parallel.settings import KEPT, Precision
 from parsim.scenario.build import build
-from parsim.scenario.built import Built
+from parsim.scenario.built import Built, clock_of
 from parsim.scenario.precision import PRESETS
 from parsim.scenario.references import folder, lookup, model_tree
 from parsim.scenario.scenario import flow
@@ -120,7 +120,7 @@ def preset_name(precision: Precision) -> str:
 def job_of(scenario: Scenario) -> ExportJob:
     """The job that `scenario` describes. Raises an `InputError` with every finding where it cannot be planned."""
     built = build(scenario)
-    clock = partial(kernel_time, built.cluster.device(built.gpus[0]))
+    clock = clock_of(built) if built.effects_of_kinds else partial(kernel_time, built.cluster.device(built.gpus[0]))
     try:
         planned = plan(built.model, built.cluster, built.training, built.parallelism, built.runtime, clock, built.gpus, dict(built.slow))
     except InputError as error:
@@ -292,6 +292,10 @@ def simulator_only(draft: ExportDraft) -> None:
     draft.says("parallel.fully_connected", "the default: no layer is shared")
     if draft.job.settings.parallel.fully_connected > 1:
         draft.refuses("parallel.fully_connected", f"shared fully connected layers: {NO_TOOL}", "leave it out")
+    draft.says("parallel.data.batch_split", "the default: equal parts")
+    if draft.job.built.training.shares:
+        text = f"replicas with different numbers of micro-batches: {NO_TOOL}"
+        draft.refuses("parallel.data.batch_split", text, "use batch_split: even")
     for path in ("training.backward", "training.step"):
         if path not in draft.keys:
             draft.says(path, "always")

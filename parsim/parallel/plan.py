@@ -5,14 +5,15 @@ Model and cluster come in, strategy decides, checks are collected. Nothing here 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from math import prod
+from typing import NamedTuple
 
 from parsim.errors import PlanError
-from parsim.kernel import Kernel
+from parsim.kernel import Clocks, Kernel
 from parsim.model.linear import Embedding
 from parsim.model.mixture import Router, routing
 from parsim.model.model import Block, Model, Parameter, Workload
@@ -23,7 +24,7 @@ from parsim.parallel.expert_load import Rows, mixtures
 from parsim.parallel.experts import ExpertParallelHooks, expert_load, expert_mesh, loaded
 from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
 from parsim.parallel.fully_connected import FullyConnectedHooks
-from parsim.parallel.groups import CONTEXT, DATA, TENSOR, Groups, Mesh
+from parsim.parallel.groups import CONTEXT, DATA, PIPELINE, TENSOR, Groups, Mesh
 from parsim.parallel.hooks import OperatorHooks, Sharding, Unit, Weight
 from parsim.parallel.plan_findings import CENTRAL, Machine, findings_of, tied_findings
 from parsim.parallel.schedules import CUSTOM, ENDLESS, Overlapped, Schedule, SlotKind, directions, homes, overlapped, schedule
@@ -44,6 +45,20 @@ class Chunk:
     pipeline_rank: int
     blocks: tuple[int, ...]
     """indices into the model's blocks"""
+
+
+class Role(NamedTuple):
+    """Ranks of one stage and role do the same work in the same time."""
+
+    central: str = ""
+    """server or worker of a central strategy"""
+    kind: int = 0
+    """of GPU: its place among those of the job"""
+    skipped: int = 0
+    """micro-batches of the schedule that the replica does without: its share of the batch is smaller by so many"""
+
+
+ALIKE = Role()
 
 
 @dataclass(frozen=True)
@@ -69,6 +84,8 @@ class Plan:
     """rows of the experts of blocks whose load is their own"""
     outer_share: float = 0.0
     """what of the exchange between groups that step alone nobody computes beside, shared among the steps between two of them [s]"""
+    kinds: tuple[int, ...] = ()
+    """kind of GPU of every rank; empty: all are of one kind"""
     _known_weights: dict[int, tuple[Weight, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -147,11 +164,23 @@ class Plan:
             made.append(FullyConnectedHooks(self.timed(partial)))
         return made
 
-    def role(self, rank: int) -> str:
-        """Ranks of one stage and role do the same work. Only the central strategies know a difference."""
-        if self.parallelism.data.strategy in CENTRAL and self.mesh.size(DATA) > 1:
-            return "server" if self.mesh.coordinate(rank, DATA) == 0 else "worker"
-        return ""
+    def role(self, rank: int) -> Role:
+        """Ranks of one stage and role do the same work."""
+        return self._roles[rank] if self._roles else ALIKE
+
+    @cached_property
+    def _roles(self) -> tuple[Role, ...]:
+        """Of every rank; empty where all are alike."""
+        central = self.parallelism.data.strategy in CENTRAL and self.mesh.size(DATA) > 1
+        shares = self.training.shares
+        if not (central or self.kinds or shares):
+            return ()
+        most = self.training.micro_batches
+        made = []
+        for rank, replica in enumerate(self.mesh.coordinates(DATA)):
+            place = ("worker" if replica else "server") if central else ""
+            made.append(Role(place, self.kinds[rank] if self.kinds else 0, most - shares[replica] if shares else 0))
+        return tuple(made)
 
     @property
     def directions(self) -> int:
@@ -174,10 +203,9 @@ class Plan:
         hops = {(a.pipeline_rank, b.pipeline_rank) for a, b in pairwise(self.chunks) if a.pipeline_rank != b.pipeline_rank}
         return any(len({hop[end] for hop in hops}) < len(hops) for end in (0, 1))
 
-    def roles(self) -> list[str]:
+    def roles(self) -> Sequence[Role]:
         """The role of every rank."""
-        central = self.parallelism.data.strategy in CENTRAL
-        return [self.role(rank) for rank in range(self.mesh.ranks)] if central else [""] * self.mesh.ranks
+        return self._roles or [ALIKE] * self.mesh.ranks
 
     def speeds(self) -> list[float]:
         """The relative speed of every rank's compute."""
@@ -302,7 +330,8 @@ def plan(
 ) -> Plan:
     """Split `model` over the ranks that run on `gpus` (rank r on gpus[r]).
 
-    `clock` gives a kernel's seconds, for `pipeline.split: balanced`. Raises `PlanError` with every finding.
+    `clock` gives a kernel's seconds, for `pipeline.split: balanced`; `Clocks` where GPUs are of several kinds. Raises `PlanError` with
+    every finding.
     """
     model = _repeat_profiled(model, parallelism)
     mesh = Mesh.of(parallelism.order, parallelism.sizes)
@@ -356,13 +385,27 @@ def plan(
         slots = tuple(tuple(slot for slot in row if slot.kind == SlotKind.FORWARD) for row in slots)
         pairs = APART
     mean = replace(workload, sequence=training.mean_length // parallelism.context.size) if model.sequence else workload
-    blocks = split_blocks(model, mean, pipeline.size, virtual, pipeline.split, clock) * directions(pipeline.schedule)
+    stages = pipeline.size * virtual
+    clocks = _clocks_of_stages(clock, mesh, held_by, stages) if isinstance(clock, Clocks) else ()
+    blocks = split_blocks(model, mean, pipeline.size, virtual, pipeline.split, clock, clocks) * directions(pipeline.schedule)
     chunks = tuple(Chunk(stage, held_by[stage], blocks[stage]) for stage in range(len(blocks)))
     loads = load.by_block(model)
-    made = Plan(model, mesh, training, parallelism, runtime, workload, chunks, slots, pairs, gpus, dict(slow or {}), loads)
+    kinds = clock.of_ranks if isinstance(clock, Clocks) else ()
+    made = Plan(model, mesh, training, parallelism, runtime, workload, chunks, slots, pairs, gpus, dict(slow or {}), loads, kinds=kinds)
     if findings := tied_findings(made):
         raise PlanError(findings)
     return made
+
+
+def _clocks_of_stages(clock: Clocks, mesh: Mesh, held_by: Sequence[int], stages: int) -> list[list[Callable[[Kernel], float]]]:
+    """The clocks of the kinds of GPU on which each stage of the model lies."""
+    kinds: dict[int, dict[int, None]] = {}
+    for p, kind in zip(mesh.coordinates(PIPELINE), clock.of_ranks, strict=True):
+        kinds.setdefault(p, {})[kind] = None
+    each: list[dict[int, None]] = [{} for _ in range(stages)]
+    for stage, p in enumerate(held_by):
+        each[stage % stages] |= kinds[p]
+    return [[clock.each[kind] for kind in sorted(found)] for found in each]
 
 
 def _elements(shape: object) -> int:

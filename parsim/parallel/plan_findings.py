@@ -20,6 +20,7 @@ from parsim.parallel.muon_findings import muon_findings
 from parsim.parallel.offload import offload_findings
 from parsim.parallel.schedules import BIDIRECTIONAL, ENDLESS, OVERLAPPING, V_SHAPED, ZERO_BUBBLE
 from parsim.parallel.settings import Parallelism, Runtime, Training
+from parsim.parallel.shares import share_findings
 from parsim.parallel.tensor import placement_findings, tensor_findings
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def findings_of(
     findings += placement_findings(parallelism, Groups(mesh, mesh.replicas), gpus, machine.node_of)
     findings += context_findings(model, training, parallelism)
     findings += expert_findings(model, training, parallelism, mesh)
+    findings += share_findings(model, training, parallelism)
     findings += _uneven_findings(model, training, parallelism)
     findings += offload_findings(training, parallelism, runtime)
     findings += _product_findings(model, training, parallelism)

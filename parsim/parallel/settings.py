@@ -133,6 +133,8 @@ class Training:
     global_batch: int = 1
     last_micro_batch: int = 0
     """size of a smaller last micro-batch; 0 = all equal"""
+    shares: tuple[int, ...] = ()
+    """micro-batches of every replica, the largest of them `micro_batches`; empty = all the same"""
     backward: bool = True
     step: bool = True
     iteration: Literal["steady", "first"] = "steady"

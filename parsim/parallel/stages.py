@@ -23,13 +23,14 @@ def split_blocks(
     virtual: int,
     split: Literal["even", "balanced"] | tuple[int, ...],
     clock: Callable[[Kernel], float],
+    clocks: Sequence[Sequence[Callable[[Kernel], float]]] = (),
 ) -> list[tuple[int, ...]]:
     """Block indices per global virtual stage (ranks x virtual of them), in forward order.
 
     `even` counts layers, the extra ones go to the earliest stages; embedding and head join the first and the last
     stage. A tuple gives layers per stage; the first and the last may be 0 where embedding and head fill them, as with Megatron's
     --account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split. `balanced` minimises the slowest stage's forward
-    + backward time, with embedding and head counted.
+    + backward time, with embedding and head counted; `clocks` are those of each stage's GPUs, where stages differ.
     """
     stages = ranks * virtual
     layers = [i for i, block in enumerate(model.blocks) if block.kind not in OUTER]
@@ -39,7 +40,7 @@ def split_blocks(
         text = f"{len(layers)} layers cannot fill pipeline {ranks} x virtual stages {virtual} = {stages} stages"
         raise PlanError(Finding(text, "parallel.pipeline.size", ranks, f"use at most {len(layers)} stages"))
     if split == "balanced":
-        return _balanced(model, workload, stages, clock)
+        return _balanced(model, workload, clocks or [[clock]] * stages)
     if split == "even":
         counts = [len(layers) // stages + (stage < len(layers) % stages) for stage in range(stages)]
     else:
@@ -77,39 +78,52 @@ def block_seconds(model: Model, workload: Workload, clock: Callable[[Kernel], fl
     return [seconds[block] for block in model.blocks]
 
 
-def _balanced(model: Model, workload: Workload, stages: int, clock: Callable[[Kernel], float]) -> list[tuple[int, ...]]:
+def _balanced(model: Model, workload: Workload, clocks: Sequence[Sequence[Callable[[Kernel], float]]]) -> list[tuple[int, ...]]:
     """Linear partition that minimises the largest part; among optima the one whose earlier stages are fuller.
 
-    Every stage gets at least one layer: embedding and head never stand alone.
+    Every stage gets at least one layer: embedding and head never stand alone. `clocks`: of the kinds of GPUs of every stage, of which
+    the slowest counts.
     """
-    seconds = block_seconds(model, workload, clock)
     layers = [i for i, block in enumerate(model.blocks) if block.kind not in OUTER]
-    costs = [seconds[i] for i in layers]
-    costs[0] += math.fsum(seconds[: layers[0]])
-    costs[-1] += math.fsum(seconds[layers[-1] + 1 :])
-    prefix = [0.0, *accumulate(costs)]
-    count = len(costs)
-    best = [prefix[i] for i in range(count + 1)]
+    known: dict[Callable[[Kernel], float], list[float]] = {}
+    for clock in (clock for kinds in clocks for clock in kinds):
+        if clock not in known:
+            seconds = block_seconds(model, workload, clock)
+            costs = [seconds[i] for i in layers]
+            costs[0] += math.fsum(seconds[: layers[0]])
+            costs[-1] += math.fsum(seconds[layers[-1] + 1 :])
+            known[clock] = [0.0, *accumulate(costs)]
+    edges = cuts_of([[known[clock] for clock in kinds] for kinds in clocks])
+    parts = [tuple(layers[a:b]) for a, b in pairwise(edges)]
+    parts[0] = tuple(range(layers[0])) + parts[0]
+    parts[-1] = parts[-1] + tuple(range(layers[-1] + 1, len(model.blocks)))
+    return parts
+
+
+def cuts_of(prefixes: Sequence[Sequence[Sequence[float]]]) -> list[int]:
+    """Where to cut layers into parts such that the slowest part is as fast as possible: the edges of the parts.
+
+    `prefixes`: of every part, what the first n layers take there, by kind of GPU; the slowest kind counts.
+    """
+    count = len(prefixes[0][0]) - 1
+    best = [max(prefix[i] for prefix in prefixes[0]) for i in range(count + 1)]
     choices = []
-    for part in range(2, stages + 1):
+    for part, kinds in enumerate(prefixes[1:], start=2):
         following, choice = [float("inf")] * (count + 1), [0] * (count + 1)
         for end in range(part, count + 1):
             for cut in range(end - 1, part - 2, -1):
-                slowest = max(best[cut], prefix[end] - prefix[cut])
+                own = max([prefix[end] - prefix[cut] for prefix in kinds])
+                slowest = max(best[cut], own)
                 if slowest < following[end]:
                     following[end], choice[end] = slowest, cut
-                if prefix[end] - prefix[cut] > following[end]:
+                if own > following[end]:
                     break
         best = following
         choices.append(choice)
     edges = [count]
     for choice in reversed(choices):
         edges.append(choice[edges[-1]])
-    edges = [0, *reversed(edges)]
-    parts = [tuple(layers[a:b]) for a, b in pairwise(edges)]
-    parts[0] = tuple(range(layers[0])) + parts[0]
-    parts[-1] = parts[-1] + tuple(range(layers[-1] + 1, len(model.blocks)))
-    return parts
+    return [0, *reversed(edges)]
 
 
 # -- checkpoints ------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from parsim.hardware.interconnect import Interconnect, Numbers
 from parsim.hardware.transfers import Background
 from parsim.kernel import Kernel
 from parsim.parallel.groups import PIPELINE
-from parsim.parallel.plan import Plan
+from parsim.parallel.plan import Plan, Role
 from parsim.program.link_incidence import Colours, LinkIncidence, Ranks
 from parsim.program.lowering import Lowering
 from parsim.program.program import Collective
@@ -153,7 +153,7 @@ def classes_of(
 
     `apart`: a number per rank; ranks of different numbers are told apart, too. `changing`: see `LinkIncidence`.
     """
-    first: dict[tuple[int, str, float, int], int] = {}
+    first: dict[tuple[int, Role, float, int], int] = {}
     kinds = zip(plan.mesh.coordinates(PIPELINE), plan.roles(), plan.speeds(), apart or [0] * plan.mesh.ranks, strict=True)
     seed = np.array([first.setdefault(kind, rank) for rank, kind in enumerate(kinds)], dtype=np.uint64)
     incidence = LinkIncidence(plan, interconnect, families(scripts), background, changing)

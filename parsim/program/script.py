@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from parsim.kernel import Kernel
+from parsim.kernel import Kernel, on_kind
 from parsim.parallel.groups import OFFLOAD, PIPELINE
-from parsim.parallel.plan import Plan
+from parsim.parallel.plan import Plan, Role
 from parsim.parallel.schedules.slot import SlotKind
 from parsim.program.block_templates import BlockTemplates
 from parsim.program.pass_builder import Item
@@ -38,17 +38,22 @@ class SlotPass:
     message: Message | None
 
 
+_NOTHING = SlotPass((), None)
+"""of a replica that does without a micro-batch: the first ones, so that all replicas end with the last, where they meet"""
+
+
 class Script:
     """The passes of one pipeline rank and role for a whole step, written in the order of its schedule."""
 
-    def __init__(self, plan: Plan, pipeline_rank: int, role: str, clock: Callable[[Kernel], float], templates: BlockTemplates) -> None:
-        self.passes = StagePasses(plan, pipeline_rank, role, clock, templates)
+    def __init__(self, plan: Plan, pipeline_rank: int, role: Role, clock: Callable[[Kernel], float], templates: BlockTemplates) -> None:
+        self.passes = StagePasses(plan, pipeline_rank, role.central, clock, templates)
         self.begin: Sequence[Item] = [] if plan.asynchronous else self.passes.begin()  # else between two backwards, as the end is
         self.slots: list[SlotPass] = []
         self.versions: list[Sequence[tuple[int, tuple[Effect, ...]]]] = []
         """PipeDream: (weight version, effects) of the versions kept or dropped around each slot; else empty"""
         self._plan = plan
         self._pipeline_rank = pipeline_rank
+        self._skipped = role.skipped
         self._known: dict[tuple[str, int, bool, bool, bool, bool, bool], SlotPass] = {}
         self._distinct: list[SlotPass] = []
         self._write()
@@ -56,13 +61,16 @@ class Script:
 
     def _write(self) -> None:
         plan, passes = self._plan, self.passes
-        step, fixed, updates = plan.step, passes.fixed, 0
+        step, fixed, updates = plan.step - self._skipped, passes.fixed, 0
         smaller = plan.training.micro_batches - 1 if plan.training.last_micro_batch else -1
         taken: dict[tuple[str, int], int] = {}
         beside = {backward for _, backward in plan.overlapped}
         asynchronous = plan.asynchronous
         for slot in plan.slots[self._pipeline_rank]:
             kind, stage, micro_batch = slot
+            if micro_batch < self._skipped:
+                self.slots.append(_NOTHING)
+                continue
             # B and W count together: a table may mix them, and either writes the first gradient or completes the last
             counted = (SlotKind.BACKWARD_WEIGHT if kind == SlotKind.FULL_BACKWARD else kind, stage)
             count = taken[counted] = taken.get(counted, 0) + 1
@@ -102,7 +110,7 @@ class Script:
                 yield ("send", PIPELINE, self._pipeline_rank, target), one.message.size
 
 
-Scripts = Sequence[dict[str, Script]]
+Scripts = Sequence[dict[Role, Script]]
 """by pipeline rank: role -> script"""
 
 
@@ -122,11 +130,14 @@ def receiver(plan: Plan, kind: str, stage: int) -> int | None:
 
 def write(plan: Plan, clock: Callable[[Kernel], float]) -> Scripts:
     """The scripts of all pipeline ranks and roles. `clock` turns a kernel into seconds."""
-    roles: list[dict[str, None]] = [{} for _ in plan.slots]
+    roles: list[dict[Role, None]] = [{} for _ in plan.slots]
     for p, role in zip(plan.mesh.coordinates(PIPELINE), plan.roles(), strict=True):
         roles[p][role] = None
-    templates: BlockTemplates = {}
-    return [{role: Script(plan, p, role, clock, templates) for role in mine} for p, mine in enumerate(roles)]
+    templates: dict[int, BlockTemplates] = {}
+    return [
+        {role: Script(plan, p, role, on_kind(clock, role.kind), templates.setdefault(role.kind, {})) for role in mine}
+        for p, mine in enumerate(roles)
+    ]
 
 
 def families(scripts: Scripts) -> dict[Family, dict[int | None, None]]:

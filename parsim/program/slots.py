@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from parsim.kernel import Kernel
+from parsim.kernel import Kernel, on_kind
 from parsim.parallel.groups import PIPELINE
 from parsim.parallel.schedules.blocking import Exchange, Step, blocking_order
 from parsim.parallel.schedules.slot import Slot, SlotKind
@@ -134,11 +134,13 @@ class ScheduleLowering:
     def _blocking_order(self) -> Sequence[Step]:
         """Where blocking sends stand between slots depends on who is free first, hence on how long passes take."""
         seconds: dict[tuple[str, int], float] = {}
-        for p, ranks in enumerate(self._ranks.of_stage):
-            probe = StagePasses(self._plan, p, self._plan.role(ranks[0]), self._clock)
-            for stage in probe.chunks:
-                for kind in {slot.kind: None for slot in self._plan.slots[p]}:
-                    seconds[kind, stage] = math.fsum(item.duration for item in probe.template(kind, stage, False, False))
+        for p, by_role in enumerate(self._by_role):
+            for role in by_role:  # whoever is slowest decides
+                probe = StagePasses(self._plan, p, role.central, on_kind(self._clock, role.kind))
+                for stage in probe.chunks:
+                    for kind in {slot.kind: None for slot in self._plan.slots[p]}:
+                        took = math.fsum(item.duration for item in probe.template(kind, stage, False, False))
+                        seconds[kind, stage] = max(took, seconds.get((kind, stage), 0.0))
         return blocking_order(self._plan.slots, lambda slot: seconds[slot.kind, slot.stage])
 
     # -- one slot -------------------------------------------------------------------------------------------------

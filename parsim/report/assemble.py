@@ -92,7 +92,8 @@ def model_of(run: Run, hardware: Hardware, clock: Callable[[Kernel], float], con
     if training.backward and not profiled:
         micro_batches = samples / max(1, training.micro_batch)
         repeated = repeated_flop(convention, whole / micro_batches, _recomputed(run)) * micro_batches
-    peak = hardware.device(plan.gpus[0]).peak[training.precision.matmul]
+    peaks = [hardware.device(gpu).peak[training.precision.matmul] for gpu in plan.gpus]
+    peak = peaks[0] if not plan.kinds else math.fsum(peaks) / len(peaks)
     return ModelFacts(
         parameters=0 if profiled else parameter_count(model),
         parameters_padded=0 if profiled else padded_parameter_count(model),

@@ -46,15 +46,17 @@ def memory_of(run: Run, hardware: Hardware, *, reserve: int, bytes_per_parameter
     For the other classes the replay leaves periods out of long steps, see `parsim.simulation.replay.repeats`.
     """
     plan = run.plan
-    classes = _Classes(run, capacity_of(run, hardware))
+    classes = _Classes(run, hardware)
     devices = dict(classes.devices(classes.ranks, whole=False))
-    usable = capacity_of(run, hardware) - reserve
-    decisive = _decisive(devices.values(), usable, CLOSE * (usable + reserve))
+    decisive: set[int] = set()
+    for capacity in sorted(set(classes.capacity.values())):
+        alike = [device for device in devices.values() if classes.capacity[device.rank] == capacity]
+        decisive |= _decisive(alike, capacity - reserve, CLOSE * capacity)
     devices |= dict(classes.devices([rank for rank in classes.ranks if rank in decisive], whole=True))
     ordered = tuple(devices[rank] for rank in sorted(devices))
     host = host_memory(run, hardware)
     return MemoryFacts(
-        usable + reserve,
+        classes.smallest,
         _with_curves(ordered),
         reserve,
         host_bytes=0 if host is None else host.bytes,
@@ -65,32 +67,27 @@ def memory_of(run: Run, hardware: Hardware, *, reserve: int, bytes_per_parameter
     )
 
 
-def capacity_of(run: Run, hardware: Hardware) -> int:
-    """What the driver reports on the smallest device of the job [B]."""
-    return min(hardware.device(run.plan.gpus[rank]).visible_memory for rank in set(run.classes.represents.values()))
-
-
 def overfull(run: Run, hardware: Hardware, reserve: int) -> bool:
     """Whether the tensors of some class are larger than its device. Then no allocator makes it fit, and none is asked.
 
     The allocator reserves at least the blocks that are live, and each is at least its tensor rounded up to 512 B: what the
     ledger adds up. The opposite must be replayed: tensors may fit where the segments that hold them do not.
     """
-    capacity = capacity_of(run, hardware)
-    classes, usable = _Classes(run, capacity), capacity - reserve
-    return any(classes.ledger.measure(rank).peak + sum(classes.fixed(rank)) > usable for rank in classes.ranks)
+    classes = _Classes(run, hardware)
+    return any(classes.ledger.measure(rank).peak + sum(classes.fixed(rank)) > classes.capacity[rank] - reserve for rank in classes.ranks)
 
 
 class _Classes:
     """The classes of ranks of one run, each by its representative."""
 
-    def __init__(self, run: Run, capacity: int) -> None:
+    def __init__(self, run: Run, hardware: Hardware) -> None:
         self.run = run
-        self.capacity = capacity
-        """what the driver reports on the smallest device [B]: where it is reached, the allocator gives back segments that are free"""
         self.joined = communicators(run)
         mesh = run.plan.mesh
         representatives = set(run.classes.represents.values())
+        self.capacity = {rank: hardware.device(run.plan.gpus[rank]).visible_memory for rank in representatives}
+        """what the driver reports on the device of each [B]: where it is reached, the allocator gives back segments that are free"""
+        self.smallest = min(self.capacity.values())
         self.ranks = sorted(representatives, key=lambda rank: (mesh.coordinate(rank, "pipeline"), rank))
         """those of one stage together: they often do the same"""
         self.ledger = Ledger(run.trace.program, run.trace, representatives)
@@ -104,14 +101,16 @@ class _Classes:
 
     def devices(self, ranks: Iterable[int], *, whole: bool) -> Iterator[tuple[int, DeviceMemory]]:
         """The memory of each, every event replayed if `whole`. Ranks that do the same at different times are replayed once."""
-        plain = played = None
+        plain = played = had = None
         for rank in ranks:
             curve = self.ledger.measure(rank)
-            if plain is None or played is None or curve.delta is not plain.delta:
-                room = self.capacity - sum(self.fixed(rank))
+            room = self.capacity[rank] - sum(self.fixed(rank))
+            if plain is None or played is None or curve.delta is not plain.delta or room != had:
+                had = room
                 plain, played = curve, curve.replayed(self.run.plan.runtime.allocator, room, whole=whole)
             drawn = None if played.replay is None else partial(self._drawn, rank, played.replay)
-            yield rank, _device(self.run, played.at_other_times(curve), self.fixed(rank), drawn)
+            own = self.capacity[rank] if self.capacity[rank] != self.smallest else None
+            yield rank, replace(_device(self.run, played.at_other_times(curve), self.fixed(rank), drawn), capacity_bytes=own)
 
     def _drawn(self, rank: int, replay: Replay) -> MemoryCurve:
         """Its curve over time; the ledger measures it again, so that nobody keeps what is not drawn."""

@@ -178,6 +178,7 @@ def memory_document(report: Metrics) -> dict[str, Any]:
 
 def _device(report: Metrics, device: DeviceMemory) -> dict[str, Any]:
     group = words.rank_class(report.measured, device.rank)
+    mixed = any(other.capacity_bytes is not None for other in report.measured.memory.devices)
     return {
         "rank": device.rank,
         "ranks": group.ranks,
@@ -194,6 +195,7 @@ def _device(report: Metrics, device: DeviceMemory) -> dict[str, Any]:
         "at_peak": ordered(device.at_peak),
         "in_flight_micro_batches": device.in_flight_micro_batches,
         "weight_versions": device.weight_versions,
+        **({"capacity_bytes": report.capacity(device) + report.measured.memory.reserve_bytes} if mixed else {}),
     }
 
 

@@ -32,6 +32,8 @@ class BatchSizes:
     warnings: tuple[Finding, ...] = ()
     last_micro_batch: int = 0
     """samples of a smaller last micro-batch; 0: all are equal"""
+    shares: tuple[int, ...] = ()
+    """micro-batches of every replica, where these differ"""
 
 
 def resolve_batch(training: TrainingSection, data_size: int, *, sequence: bool) -> BatchSizes:
@@ -44,7 +46,7 @@ def resolve_batch(training: TrainingSection, data_size: int, *, sequence: bool) 
     accumulation = None if training.gradient_accumulation == "auto" else int(training.gradient_accumulation)
     unit = (micro or accumulation or 1) * data_size
     partial = training.partial_micro_batch and micro is not None
-    total, note, warnings = _samples(training, data_size if partial else unit, sequence=sequence)
+    total, note, warnings = samples_of(training, data_size if partial else unit, sequence=sequence)
     if partial and total is not None and micro is not None and total % unit:
         return _partial(total, micro, accumulation, data_size, note, warnings)
     if total is not None and micro is not None:
@@ -86,7 +88,7 @@ def _partial(total: int, micro: int, accumulation: int | None, data_size: int, n
     return BatchSizes(total, micro, count + 1, note + text, warnings, rest)
 
 
-def _samples(training: TrainingSection, unit: int, *, sequence: bool) -> tuple[int | None, str, tuple[Finding, ...]]:
+def samples_of(training: TrainingSection, unit: int, *, sequence: bool) -> tuple[int | None, str, tuple[Finding, ...]]:
     """The global batch in samples, how it follows from tokens, and what is odd about it."""
     wanted, length, path = training.global_batch, training.sequence_length, "training.global_batch"
     if not isinstance(wanted, Tokens):

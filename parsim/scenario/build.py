@@ -13,10 +13,12 @@ from parsim.model.finetune import Finetune, finetuned
 from parsim.model.kept_layers import with_kept_layers
 from parsim.model.low_precision import PRODUCTS
 from parsim.parallel.settings import Offload, Runtime, Training
+from parsim.parallel.shares import BATCH_SPLIT
 from parsim.scenario.batch import counting_findings, resolve_batch, steps_to_train
+from parsim.scenario.batch_split import balanced, uneven_batch
 from parsim.scenario.built import Built
 from parsim.scenario.cluster import background_traffic, collective_settings, machine_findings
-from parsim.scenario.effects import effects_of
+from parsim.scenario.effects import effects_of, effects_of_others
 from parsim.scenario.faults import Broken, fault_assumptions, faults_of
 from parsim.scenario.finetune import adapter_warnings, finetune_recipe, sum_suffix
 from parsim.scenario.low_precision import gathered_narrow, kept_layer_findings, quantised
@@ -112,12 +114,9 @@ class Builder:
             self._stop()
             raise ScenarioError("the scenario cannot be built")  # unreachable: what is None has left a finding
         devices = self._kinds(cluster, gpus)
-        if len(devices) > 1:
-            names = " and ".join(device.name for device in devices)
-            text = f"not supported yet: GPUs of several kinds in one job ({names})"
-            self._fail(
-                TopologyError, [Finding(text, "cluster.topology", None, "use cluster.gpus or cluster.placement to keep to one kind")]
-            )
+        if len({device.compute_capability > 0 for device in devices}) > 1:
+            text = f"{' and '.join(device.name for device in devices)} have no library of collectives in common (NCCL, RCCL)"
+            self._fail(TopologyError, [Finding(text, "cluster.nodes", None, "use GPUs of one maker in a job")])
         split = self._overlapping(self._spread(split, profile), profile)
         self.assumptions += expert_assumptions(self.settings.parallel, split) + outer_assumptions(split.data.outer)
         self.warnings += overlap_warnings(split, devices)
@@ -148,12 +147,13 @@ class Builder:
             raise ScenarioError("the scenario cannot be built")  # unreachable for the same reason
         wanted, strategy = self.settings.software.effects, split.data.strategy
         effects = effects_of(wanted, devices[0], profile.name, strategy, self.assumptions)
+        others_too = effects_of_others(wanted, devices, profile.name, strategy, self.assumptions)
         variability = variability_of(self.scenario, self.assumptions)
         if variability.causes and variability.runs == 1:
             self.warnings.append(Finding("one run is the undisturbed step; nothing is drawn", "variability.runs", 1, "write runs: 200"))
         priced = pricing(self.settings, cluster, gpus, model, training[0], placed.data)
         economics = self._priced(priced)
-        return Built(
+        made = Built(
             scenario=self.scenario,
             model=model,
             cluster=cluster,
@@ -161,6 +161,7 @@ class Builder:
             parallelism=split,
             runtime=effects.on_runtime(self._runtime(profile, devices, logits=not no_logits)),
             effects=effects,
+            effects_of_kinds=(effects, *others_too) if others_too else (),
             gpus=gpus,
             slow=slow,
             faults=faults,
@@ -180,6 +181,14 @@ class Builder:
             economics=economics,
             weeks=priced.weeks,
         )
+        return made if self.settings.parallel.data.batch_split != "balanced" else self._balanced(made)
+
+    def _balanced(self, made: Built) -> Built:
+        """The job with a batch that is divided by speed."""
+        try:
+            return balanced(made)
+        except InputError as error:
+            raise type(error)(self.scenario.findings_at(error.findings)) from None
 
     def machine(self) -> tuple[Cluster, tuple[int, ...]]:
         cluster = self._cluster()
@@ -212,6 +221,8 @@ class Builder:
         from parsim.hardware.fabric.builder import build_cluster
 
         section = self.settings.cluster
+        if isinstance(section.nodes, list):
+            return self._cluster_of_groups()
         relative = folder(self.scenario.origins, "cluster.topology", self.scenario.source)
         document = topology_document(section.topology, relative)
         tree = document.tree
@@ -240,6 +251,25 @@ class Builder:
         if isinstance(section.topology, Mapping):
             self.warnings += oversold_warning(section.topology, relative)
         self._host_links(cluster, {**(tree.get("links") or {}), **(section.set.get("links") or {})})
+        return cluster
+
+    def _cluster_of_groups(self) -> Cluster:
+        """Machines of several kinds."""
+        from parsim.scenario.node_groups import cluster_of_groups
+
+        section = self.settings.cluster
+        relative = folder(self.scenario.origins, "cluster.nodes", self.scenario.source)
+        fabric = {key: value for key, value in section.fabric if value != "default"}
+        try:
+            with python_warnings.catch_warnings(record=True) as caught:
+                python_warnings.simplefilter("always")
+                cluster = cluster_of_groups(
+                    section, relative, self.devices, seed=self.settings.variability.seed, host=self._beyond_devices(), fabric=fabric or None
+                )
+        except (TopologyError, ScenarioError) as error:
+            raise TopologyError(machine_findings(error.findings, section, {}, self.devices)) from None
+        self.warnings += [Finding(str(warning.message), "cluster.nodes") for warning in caught]
+        self._host_links(cluster, section.set.get("links") or {})
         return cluster
 
     def _host_links(self, cluster: Cluster, stated: Mapping[str, Any]) -> None:
@@ -417,7 +447,12 @@ class Builder:
         if section.epochs is not None and section.examples is None:
             text = "epochs of how many examples?"
             self._fail(PlanError, [Finding(text, "training.epochs", section.epochs, "add training.examples")])
-        batch = resolve_batch(section, data_size, sequence=model.sequence)
+        uneven = self.settings.parallel.data.batch_split
+        batch = (
+            resolve_batch(section, data_size, sequence=model.sequence)
+            if uneven == "even"
+            else uneven_batch(section, data_size, uneven, sequence=model.sequence)
+        )
         self.warnings += batch.warnings
         parallel = self.settings.parallel
         tokens = batch.micro_batch * (section.sequence_length or 1) // parallel.context.size
@@ -430,6 +465,7 @@ class Builder:
             micro_batch=batch.micro_batch,
             micro_batches=batch.micro_batches,
             global_batch=batch.global_batch,
+            shares=batch.shares,
             backward=section.backward,
             step=section.step and section.backward,
             iteration="first" if section.iteration == "first" else "steady",
@@ -487,6 +523,10 @@ class Builder:
         """The strategy with its time of reduction, where the scenario leaves that to the stack."""
         if self.settings.parallel.data.accumulate != "auto" or not training.backward:
             return split
+        if training.shares or self.settings.parallel.data.batch_split == "balanced":
+            source = "replicas with different numbers of micro-batches can meet behind the last one only"
+            self._assume("accumulate", "no_sync", source, BATCH_SPLIT)
+            return replace(split, data=replace(split.data, accumulate="no_sync"))
         found, record = accumulation(split, training.offload, training.micro_batches, profile)
         self.assumptions += [record] if record is not None else []
         return replace(split, data=replace(split.data, accumulate=found))
@@ -497,6 +537,8 @@ class Builder:
         matmul = PRODUCTS.get(self.settings.training.precision.recipe, "")
         found, record = tensor_overlap(parallel.tensor, matmul, blocking=blocking, profile=profile)
         gathers, other = parameter_gather(parallel.data, split, blocking=blocking, profile=profile)
+        if gathers and parallel.data.overlap_gather == "auto" and parallel.data.batch_split != "even":
+            gathers, other = False, None  # replicas begin at different micro-batches
         self.assumptions += [one for one in (record, other) if one is not None]
         return replace(split, tensor=replace(split.tensor, overlap=found), data=replace(split.data, overlap_gather=gathers))
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from parsim.errors import Finding
 from parsim.hardware.kernels import kernel_time
-from parsim.kernel import Kernel
+from parsim.kernel import Clocks, Kernel
 from parsim.parallel.plan import Plan, plan
 from parsim.parallel.settings import Parallelism, Runtime, Training
 from parsim.scenario.effects import Effects
@@ -17,6 +18,7 @@ from parsim.scenario.schema import ReportSection
 from parsim.scenario.software import Assumption
 
 if TYPE_CHECKING:
+    from parsim.hardware.device import Device
     from parsim.hardware.fabric.cluster import Cluster
     from parsim.hardware.interconnect import Interconnect
     from parsim.hardware.nccl.inputs import Settings
@@ -67,10 +69,17 @@ class Built:
     """what training steps show and single kernels do not"""
     variability: Variability | None = None
     """what is random; None: nothing"""
+    effects_of_kinds: tuple[Effects, ...] = ()
+    """the same for every kind of GPU, in the order of `kinds`; empty: all are of one kind"""
     background: tuple[Background, ...] = ()
     """traffic of other jobs"""
     faults: tuple[Broken, ...] = ()
     """what breaks, or is slow for a while, and so makes the disturbed step"""
+
+    @cached_property
+    def kinds(self) -> tuple[Device, ...]:
+        """The different GPUs of the job, in the order of the ranks."""
+        return tuple(dict.fromkeys(self.cluster.device(gpu) for gpu in self.gpus))
 
     @property
     def used_gpus(self) -> int:
@@ -108,8 +117,16 @@ def wires_of(built: Built, job: Plan) -> Interconnect:
 
 
 def clock_of(built: Built) -> Callable[[Kernel], float]:
-    """Seconds of a kernel on the job's GPUs; the first GPU's device stands for all."""
-    device = built.effects.on_device(built.cluster.device(built.gpus[0]))
+    """Seconds of a kernel on the job's GPUs: `Clocks` where they are of several kinds."""
+    if built.effects_of_kinds:
+        each = zip(built.effects_of_kinds, built.kinds, strict=True)
+        kinds = {device: kind for kind, device in enumerate(built.kinds)}
+        of_ranks = [kinds[built.cluster.device(gpu)] for gpu in built.gpus]
+        return Clocks([_clock(effects.on_device(device)) for effects, device in each], of_ranks)
+    return _clock(built.effects.on_device(built.cluster.device(built.gpus[0])))
+
+
+def _clock(device: Device) -> Callable[[Kernel], float]:
     known: dict[Kernel, float] = {}
 
     def clock(kernel: Kernel) -> float:

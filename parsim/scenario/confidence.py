@@ -107,8 +107,9 @@ def features(built: Built) -> Features:
     elif split.tensor.size > 1 or split.pipeline.size > 1:
         strategy = "both" if strategy == "sharded" else "model"
     device = built.cluster.device(built.gpus[0])
+    name = " + ".join(kind.name for kind in built.kinds) if built.effects_of_kinds else device.name  # no published run has such a mix
     parameters = float(max(1, parameter_count(built.model)))
-    names = (device.name, architecture(device.compute_capability), built.runtime.profile, built.training.precision.matmul, strategy)
+    names = (name, architecture(device.compute_capability), built.runtime.profile, built.training.precision.matmul, strategy)
     return Features(*names, built.used_gpus, parameters)
 
 

@@ -8,7 +8,7 @@ value that published steps give them (validation/runs/fit.py) and where they app
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -161,3 +161,16 @@ def effects_of(wanted: str | Mapping[str, float], device: Device, profile: str, 
         source = f"fitted to published training steps (docs/accuracy.md): {'; '.join(meanings)}"
         assumptions.append(Assumption("training_effects", ", ".join(values), source, "catalogue/training_effects.yaml"))
     return Effects(**found)
+
+
+def effects_of_others(
+    wanted: str | Mapping[str, float], devices: Sequence[Device], profile: str, strategy: str, assumptions: list[Assumption]
+) -> tuple[Effects, ...]:
+    """The effects on every kind of GPU but the first; what differs from the first's is an assumption that names the device."""
+    found = []
+    first = [one.value for one in assumptions if one.name == "training_effects"]
+    for device in devices[1:]:
+        own: list[Assumption] = []
+        found.append(effects_of(wanted, device, profile, strategy, own))
+        assumptions += [replace(one, value=f"{one.value} ({device.name})") for one in own if one.value not in first]
+    return tuple(found)

@@ -250,6 +250,7 @@ def _problems(tree: Mapping[str, Any]) -> tuple[list[Finding], int]:
     # imported here: who only asks where files lie (`parsim list`) needs no schema
     from pydantic import ValidationError
 
+    from parsim.scenario.node_groups import group_findings
     from parsim.scenario.problems import findings_of, unknown_key
     from parsim.scenario.schema import ScenarioSchema
     from parsim.scenario.support import unsupported
@@ -261,6 +262,8 @@ def _problems(tree: Mapping[str, Any]) -> tuple[list[Finding], int]:
     except ValidationError as error:
         findings = findings_of(error)
         more = error.error_count() - len(findings)
+    if not any(finding.path in ("cluster", "cluster.nodes") for finding in findings):
+        findings += group_findings(tree)
     assumptions = tree.get("assumptions")
     if isinstance(assumptions, Mapping):
         more += max(0, len(assumptions) - MOST_PROBLEMS)

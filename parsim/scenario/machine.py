@@ -23,14 +23,36 @@ _AUTO_TIME = Quantity("time", 86400.0, ("auto",))
 
 @dataclass(frozen=True)
 class NodesKind(Whole):
-    """A number of nodes, or a list of ``{use, count}`` (mixed nodes)."""
+    """A number of nodes, or a list of ``{use, count}`` (several kinds of machines)."""
 
     maximum: int = 10**6
 
     def check(self, value: Any) -> Any:
-        if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-            return value
-        return super().check(value)
+        if not isinstance(value, list):
+            return super().check(value)
+        from parsim.scenario.node_groups import EXAMPLE, group_problems
+
+        if not value:
+            raise ValueError(f"there are no machines in the list; {EXAMPLE}")
+        if problems := group_problems(value):
+            raise ValueError("; ".join(problems))
+        return value
+
+    def json_schema(self) -> JsonSchema:
+        entry = {
+            "type": "object",
+            "properties": {
+                "use": {"type": ["string", "object"], "description": "topology of the machines: a name, a path or a box"},
+                "count": {"type": "integer", "minimum": 1, "description": "how many of them"},
+                "gpus": {"type": "integer", "minimum": 1, "description": "use the first N GPUs of each"},
+                "nics": {"type": "integer", "minimum": 0, "description": "keep N NICs of each"},
+                "region": {"type": "string", "description": "where they are; left out: the first region of cluster.regions"},
+                "set": {"type": "object", "description": "changes as of cluster.set, for these machines"},
+            },
+            "required": ["use"],
+            "additionalProperties": False,
+        }
+        return {"anyOf": [super().json_schema(), {"type": "array", "items": entry, "minItems": 1}]}
 
 
 @dataclass(frozen=True)
@@ -112,13 +134,37 @@ class BackgroundSection(Section):
         return self
 
 
+class RegionSection(Section):
+    """The link between two regions, the same each way."""
+
+    between: Annotated[tuple[str, ...], ListOf(Text("a"), filled=True)]
+    """names of the two regions"""
+    bandwidth: Annotated[float, Quantity("rate")]
+    """of the link, one way"""
+    latency: Annotated[float, Quantity("time", 10.0)] = Field(default="0 s")  # type: ignore[assignment]
+    """of the link, one way"""
+
+    @model_validator(mode="after")
+    def _two(self) -> RegionSection:
+        if len(self.between) != 2 or self.between[0] == self.between[1]:
+            raise ValueError(f"between names {shown(list(self.between))}, not two regions; for example between: [a, b]")
+        if self.bandwidth <= 0:
+            raise ValueError("the link carries nothing; for example bandwidth: 1 Gb/s")
+        return self
+
+
 class ClusterSection(Section):
     """The machine; a name or "4x v100-32gb" alone stands for ``{topology: ...}``."""
 
-    topology: Annotated[Any, Anything((str, dict), 'a topology name, a path, a box such as {gpu: rtx-3090, count: 6}, or "4x v100-32gb"')]
+    topology: Annotated[
+        Any, Anything((str, dict, type(None)), 'a topology name, a path, a box such as {gpu: rtx-3090, count: 6}, or "4x v100-32gb"')
+    ] = None
     """name, alias or path of a topology, a box {gpu, count, interconnect, p2p}, or "4x v100-32gb" """
     nodes: Annotated[Any, NodesKind()] = 1
-    """how often the node template is repeated"""
+    """how often the node template is repeated; or machines of several kinds, [{use: hgx-h100, count: 4}, {use: hgx-h200, count: 2}],
+    and then no topology"""
+    regions: tuple[RegionSection, ...] = ()
+    """links between regions of such a list: [{between: [a, b], bandwidth: 1 Gb/s, latency: 30 ms}]"""
     gpus: Annotated[Any, Whole(1, 10**7, ("all",))] = "all"
     """use the first N GPUs"""
     gpus_per_node: Annotated[Any, Whole(1, 10**7, ("all",))] = "all"

@@ -221,6 +221,8 @@ class DataSection(Section):
     accumulate: Annotated[str, Choice(("auto", "no_sync", "every"))] = "auto"
     """gradients are reduced after the last micro-batch (no_sync), or after every one (zero2 and zero3 always do); auto = what the
     software profile's stack does under the strategy"""
+    batch_split: Annotated[Any, ListOf(Whole(1, LARGEST), ("even", "balanced"), filled=True)] = "even"
+    """samples of each replica: even | balanced (by the speed of its GPUs) | [samples per replica]"""
     unit: Annotated[str, Choice(("layer", "block", "model"))] = "layer"
     """wrap unit of fsdp and zero3"""
     prefetch: Annotated[int, Whole(0, 100)] = 1

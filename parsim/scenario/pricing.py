@@ -191,7 +191,8 @@ def _hardware(section: EconomicsSection, cluster: Cluster, result: Pricing, *, r
 def _power(
     section: EconomicsSection, cluster: Cluster, gpus: tuple[int, ...], result: Pricing, reasons: dict[str, str]
 ) -> dict[str, Any] | None:
-    device = cluster.device(gpus[0])
+    devices = [cluster.device(gpu) for gpu in gpus]
+    device = devices[0]
     shares = {key: getattr(section.gpu_power, key) for key in SHARES}
     for key, value in shares.items():
         if value == "auto":
@@ -200,13 +201,18 @@ def _power(
     if not shares["waiting"] <= shares["communicating"] <= shares["computing"]:
         text = "expected waiting <= communicating <= computing, not " + ", ".join(f"{key} {value:g}" for key, value in shares.items())
         result.findings.append(Finding(text, "economics.gpu_power", None, "write all three"))
+    device = next((one for one in devices if one.tdp <= 0), device)
     if device.tdp <= 0:
         reasons["energy"] = f"the device file of {device.name} does not say its TDP (power: {{tdp: 400 W, idle: 60 W}})"
         if section.power_price is not None:
             result.findings.append(Finding(reasons["energy"], "economics.power_price", None, "leave it out, or complete the device file"))
         return None
-    idle = min(device.idle_power, device.tdp)
-    return {"idle": idle, "tdp": device.tdp, "beside": _beside(section, cluster, result), "pue": section.pue, **shares}
+    idle, tdp = min(device.idle_power, device.tdp), device.tdp
+    if len(set(devices)) > 1:  # all GPUs together draw what as many of the mean would
+        idle, tdp = (
+            fsum(values) / len(gpus) for values in ([min(one.idle_power, one.tdp) for one in devices], [one.tdp for one in devices])
+        )
+    return {"idle": idle, "tdp": tdp, "beside": _beside(section, cluster, result), "pue": section.pue, **shares}
 
 
 def _beside(section: EconomicsSection, cluster: Cluster, result: Pricing) -> float:

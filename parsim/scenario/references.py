@@ -87,6 +87,10 @@ def unknown_names(written: Mapping[str, Any], origins: Mapping[str, Origin], sou
         ("model.base" if base is not None else "model", base if base is not None else model, "models"),
         ("cluster.topology", topology, "topologies"),
     ]
+    nodes = cluster.get("nodes") if isinstance(cluster, Mapping) else None
+    for number, group in enumerate(nodes if isinstance(nodes, list) else ()):
+        if isinstance(group, Mapping):
+            checks.append((f"cluster.nodes.{number}.use", group.get("use"), "topologies"))
     for path, name, kind in checks:
         if not isinstance(name, str) or not name.strip():
             continue
@@ -142,7 +146,11 @@ def inline(tree: Mapping[str, Any], origins: Mapping[str, Origin], source: str) 
     document = copy.deepcopy(dict(tree))
     document["model"] = _inline_model(document["model"], folder(origins, "model", source))
     cluster = document["cluster"]
-    cluster["topology"] = _inline_topology(cluster["topology"], folder(origins, "cluster.topology", source))
+    if isinstance(cluster["nodes"], list):
+        beside = folder(origins, "cluster.nodes", source)
+        cluster["nodes"] = [{**group, "use": _inline_topology(group["use"], beside)} for group in cluster["nodes"]]
+    else:
+        cluster["topology"] = _inline_topology(cluster["topology"], folder(origins, "cluster.topology", source))
     pipeline = document["parallel"]["pipeline"]
     schedule = schedule_file(pipeline["schedule"], folder(origins, "parallel.pipeline.schedule", source))
     if schedule is not None:

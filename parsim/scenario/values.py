@@ -240,7 +240,7 @@ class Anything(Kind):
         return value
 
     def json_schema(self) -> JsonSchema:
-        names = {str: "string", dict: "object", list: "array", int: "integer"}
+        names = {str: "string", dict: "object", list: "array", int: "integer", type(None): "null"}
         return {"type": [names[kind] for kind in self.types]}
 
 

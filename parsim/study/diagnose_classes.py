@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parsim.errors import Finding, PlanError
-from parsim.kernel import Attention, Gemm, Kernel, SparseAttention
+from parsim.kernel import Attention, Clocks, Gemm, Kernel, SparseAttention
 from parsim.program.program import COMPUTE as LANE
 from parsim.report.communication import covered, own_arrival
 from parsim.report.simulated import Run
@@ -66,6 +66,8 @@ class Timed(float):
 
 def timed(clock: Callable[[Kernel], float]) -> Callable[[Kernel], float]:
     """The clock with durations that remember the class of their kernel."""
+    if isinstance(clock, Clocks):
+        return Clocks([timed(one) for one in clock.each], clock.of_ranks)
     known: dict[Kernel, Timed] = {}
 
     def measure(kernel: Kernel) -> float:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-from parsim.errors import TopologyError
+from parsim.errors import Finding, TopologyError
 from parsim.hardware.fabric.bisection import Bisection, fabric_bisection, machine_bisections
 from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.fabric.direct import GraphFabric
+from parsim.hardware.fabric.joined import JoinedFabric
 from parsim.hardware.fabric.node import Node
 from parsim.hardware.fabric.routes import TIER_HOST, TIER_NETWORK, TIER_SOCKET, TIER_SWITCH, Route
 from parsim.report.table import Column, Table
+from parsim.scenario import files
+from parsim.scenario.build import machine as machine_of
+from parsim.scenario.load import load
 from parsim.scenario.machines import machines
 from parsim.units import format_rate, format_time
 
@@ -66,6 +71,22 @@ class SharedLink:
 
 
 @dataclass(frozen=True, slots=True)
+class MachineRow:
+    """A run of equal machines."""
+
+    first_node: int
+    count: int
+    name: str
+    gpus: int
+    """of each"""
+    devices: tuple[str, ...]
+    nics: int
+    port: float
+    """of one NIC, each way [B/s]"""
+    region: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Survey:
     """All of it; machines of a kind are described once."""
 
@@ -76,6 +97,25 @@ class Survey:
     shared: tuple[SharedLink, ...]
     half_duplex: tuple[str, ...]
     """links whose two directions share one capacity"""
+    machines: tuple[MachineRow, ...] = ()
+    """runs of equal machines where there are several kinds; then what is inside machines is said of the first kind"""
+
+
+def described(topology: str, nodes: int = 1) -> Cluster:
+    """`nodes` machines of a topology, or the whole cluster of a scenario: a file or a shipped one.
+
+    Raises:
+        ScenarioError: there is no such topology, device or scenario.
+        TopologyError: what is wrong in it.
+    """
+    path = Path(topology)
+    written = path.suffix in (".yaml", ".yml") and path.is_file() and isinstance(files.read(path).tree.get("cluster"), (str, Mapping))
+    if not written and topology not in files.names("scenarios"):
+        return machines(topology, nodes)
+    if nodes != 1:
+        text = f"{path.name} is a scenario, which says itself how many machines there are"
+        raise TopologyError(Finding(text, "--nodes", nodes, "leave --nodes out"))
+    return machine_of(load(topology))[0]
 
 
 def survey(topology: str, nodes: int = 1) -> Survey:
@@ -85,7 +125,7 @@ def survey(topology: str, nodes: int = 1) -> Survey:
         ScenarioError: there is no such topology or device.
         TopologyError: what is wrong in it.
     """
-    cluster = machines(topology, nodes)
+    cluster = described(topology, nodes)
     machine = cluster.machine(0)
     cables = _cables(cluster, topology)
     bisections = machine_bisections(machine)
@@ -97,6 +137,27 @@ def survey(topology: str, nodes: int = 1) -> Survey:
         _ways(machine, cables),
         (*_shared(machine, _nic_routes(machine), "NICs"), *_shared(machine, _host_routes(machine), "host")),
         tuple(link.name for link in machine.links if link.duplex == "half"),
+        _machine_rows(cluster),
+    )
+
+
+def _machine_rows(cluster: Cluster) -> tuple[MachineRow, ...]:
+    """The runs of machines of a joined network."""
+    fabric = cluster.fabric
+    if not isinstance(fabric, JoinedFabric):
+        return ()
+    return tuple(
+        MachineRow(
+            block.first_node,
+            block.count,
+            block.node.name,
+            block.node.gpus,
+            tuple(dict.fromkeys(device.name for device in block.node.devices)),
+            len(block.node.ports),
+            fabric.port_kind(block.first_node).capacity,
+            fabric.region_of(block.first_node),
+        )
+        for block in cluster.blocks
     )
 
 
@@ -111,6 +172,8 @@ def _cables(cluster: Cluster, topology: str) -> tuple[float, ...]:
             fabric = None
     if fabric is None:
         return (math.inf,) * len(ports)
+    if isinstance(fabric, JoinedFabric):
+        return (fabric.port_kind(0).capacity,) * len(ports)
     if isinstance(fabric, GraphFabric):
         wires = fabric.finder.adjacent
         return tuple(math.fsum(data["link"].capacity for data in wires[port].values()) for port in ports)
@@ -205,7 +268,7 @@ def picture(topology: str, nodes: int = 1, kind: Literal["svg", "png"] = "svg") 
     from parsim.report.plots.figure import save
     from parsim.report.plots.topology import topology_figure
 
-    return save(topology_figure(machines(topology, nodes)), kind)
+    return save(topology_figure(described(topology, nodes)), kind)
 
 
 def document(survey: Survey) -> dict[str, Any]:
@@ -215,6 +278,11 @@ def document(survey: Survey) -> dict[str, Any]:
         "parsim": 1, "topology": cluster.name, "nodes": cluster.nodes, "gpus": cluster.installed_gpus,
         "gpus_per_node": cluster.gpus_per_node, "devices": list(dict.fromkeys(device.name for device in cluster.machine(0).devices)),
         "fabric": None if cluster.fabric is None else cluster.fabric.kind, "peer_to_peer": cluster.machine(0).p2p,
+        "machines": [
+            {"first_node": one.first_node, "count": one.count, "topology": one.name, "gpus": one.gpus, "devices": list(one.devices),
+             "nics": one.nics, "port_Bps": one.port, "region": one.region or None}
+            for one in survey.machines
+        ],
         "links": [
             {"link": one.name, "kind": one.kind, "count": one.count, "capacity_Bps": one.capacity, "latency_s": one.latency,
              "duplex": one.duplex}
@@ -245,14 +313,28 @@ def text(survey: Survey) -> str:
     devices = ", ".join(dict.fromkeys(device.name for device in machine.devices))
     fabric = f", {cluster.fabric.kind} fabric" if cluster.fabric is not None else ""
     machines_ = f"{cluster.nodes} machines, " if cluster.nodes > 1 else ""
+    if survey.machines:
+        devices = ", ".join(dict.fromkeys(name for one in survey.machines for name in one.devices))
     lines = [f"{cluster.name}: {machines_}{cluster.installed_gpus} GPUs ({devices}){fabric}", ""]
+    if survey.machines:
+        kinds = [
+            Column("nodes", align="left", margin=2), Column("topology", align="left"), Column("GPUs"), Column("kind", align="left"),
+            Column("NICs"), Column("each", write=format_rate), Column("region", align="left"),
+        ]  # fmt: skip
+        runs = [
+            (ranges(range(one.first_node, one.first_node + one.count)), one.name, one.gpus, ", ".join(one.devices), one.nics, one.port,
+             one.region or "-")
+            for one in survey.machines
+        ]  # fmt: skip
+        lines += [Table(kinds, runs).text(), ""]
     columns = [
         Column("link", align="left", margin=2), Column("kind", align="left"), Column("count", write=lambda count: f"{count:,}"),
         Column("capacity", write=format_rate), Column("latency", write=format_time), Column("duplex", align="left"),
     ]  # fmt: skip
     rows = [(one.name, one.kind, one.count, one.capacity, one.latency, one.duplex) for one in survey.links]
     lines.append(Table(columns, rows).text())
-    lines += ["", "bisection bandwidth, one way, for the worst halves"]
+    inside = f"; inside a machine: {machine.name}" if survey.machines else ""
+    lines += ["", f"bisection bandwidth, one way, for the worst halves{inside}"]
     lines += [f"  {_halves(one)}" for one in survey.bisections] or ["  there is one GPU"]
     if not machine.p2p:
         lines.append("  GPUs do not reach each other over PCIe directly: the bytes pass through host memory")

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from parsim.hardware.device import Device
+from parsim.hardware.fabric.joined import REGION_LINK
 from parsim.parallel.settings import Host
+from parsim.parallel.shares import MEETING_ONCE
 from parsim.report import Report
 from parsim.report.measured import Assumption, Effect
 from parsim.scenario.build import build
@@ -21,12 +23,15 @@ from parsim.scenario.files import find, names, read
 from parsim.scenario.precision import PRESETS
 from parsim.scenario.scenario import Scenario, flow
 from parsim.study.variants import Figures, Outcome, Variant, figures, outcomes
+from parsim.units import parse
 
 Overrides = tuple[str, ...]
 """``KEY=VALUE`` words as on the command line"""
 Watch = Callable[[Iterable[Outcome[Figures]], int], Iterable[Outcome[Figures]]]
 STRAGGLER = 0.8
 """speed of the slow rank"""
+_BOUNDLESS = "1 EB/s"
+"""of a link that costs nothing"""
 _FREE = 1e6
 """times as fast: a link that costs nothing"""
 _NVLINKS = (("nvlink3", 12, 2021), ("nvlink4", 18, 2023), ("nvlink5", 18, 9999))
@@ -103,6 +108,7 @@ def changes(scenario: Scenario, report: Report) -> Iterator[Change]:
         yield from _device(scenario, built)
         yield from _micro_batches(built)
         yield from _recipe(built, report)
+        yield from _uneven(scenario, built)
     yield from _overlap(built)
     slow = [*scenario.tree["variability"]["slow"], {"rank": report.bottleneck_rank, "speed": STRAGGLER}]
     if report.bottleneck_rank not in built.slow:
@@ -114,17 +120,24 @@ def changes(scenario: Scenario, report: Report) -> Iterator[Change]:
 
 def _links(scenario: Scenario, built: Built, report: Report) -> Iterator[Change]:
     """Each kind of link that carries something, all of them, transfers without staging, and a network that costs nothing."""
-    kinds = list(dict.fromkeys(row.kind.removesuffix("-trunk") for row in report.links if row.bytes))  # a trunk is many links of its kind
+    used = dict.fromkeys(row.kind.removesuffix("-trunk") for row in report.links if row.bytes)  # a trunk is many links of its kind
+    kinds = [kind for kind in used if kind != REGION_LINK]
     for kind in kinds:
         yield Change(f"{kind} x2", (_scaled_link(scenario, kind, 2.0),))
     if len(kinds) > 1:
         yield Change("every link x2", tuple(_scaled_link(scenario, kind, 2.0) for kind in kinds))
+    if REGION_LINK in used:
+        wider = [{**link, "bandwidth": f"{2 * parse(link['bandwidth'], 'rate'):.12g} B/s"} for link in scenario.tree["cluster"]["regions"]]
+        yield Change("links between regions x2", (f"cluster.regions={flow(wider)}",))
     staged = () if built.cluster.machine(0).p2p else ("cluster.set.node.p2p=true",)
     if staged and len(built.gpus) > 1:
         yield Change("GPUs that reach each other over PCIe (peer-to-peer)", staged)
     if kinds:
         free = [f"cluster.set.links.{kind}.latency=0 s" for kind in kinds]
         faster = [_scaled_link(scenario, kind, _FREE) for kind in kinds]
+        if REGION_LINK in used:
+            near = [{**link, "bandwidth": _BOUNDLESS, "latency": "0 s"} for link in scenario.tree["cluster"]["regions"]]
+            free.append(f"cluster.regions={flow(near)}")
         yield Change("a network that costs nothing", ("cluster.collectives.profile=ring", *staged, *faster, *free))
 
 
@@ -150,7 +163,8 @@ def scaled(scenario: Scenario, path: str, factor: float) -> str:
 def _nvlink(scenario: Scenario, built: Built, report: Report) -> Iterator[Change]:
     """The same GPUs behind NVSwitches, where one machine has none."""
     device = built.cluster.device(built.gpus[0])
-    if report.measured.ranks.nodes > 1 or len(built.gpus) < 2 or any(row.kind.startswith("nvlink") for row in report.links if row.bytes):
+    wired = any(row.kind.startswith("nvlink") for row in report.links if row.bytes)
+    if wired or len(built.kinds) > 1 or report.measured.ranks.nodes > 1 or len(built.gpus) < 2:
         return
     if "set" in scenario.written.get("cluster", {}) or device.compute_capability == 0:
         return  # changes of a machine may not fit another one; other makers have other links
@@ -175,12 +189,25 @@ def _year(capability: float) -> int:
 
 
 def _device(scenario: Scenario, built: Built) -> Iterator[Change]:
-    device = built.cluster.device(built.gpus[0])
-    peaks = tuple(scaled(scenario, f"cluster.set.device.compute.peak.{dtype}", 2.0) for dtype in device.peak)
+    common = [dtype for dtype in built.kinds[0].peak if all(dtype in device.peak for device in built.kinds)]
+    peaks = tuple(scaled(scenario, f"cluster.set.device.compute.peak.{dtype}", 2.0) for dtype in common)
     yield Change("GPU FLOP/s x2", peaks)
     yield Change("memory bandwidth +50 %", (scaled(scenario, "cluster.set.device.memory.bandwidth", 1.5),))
     if built.runtime.host != Host():
         yield Change("CUDA graphs: the host is never late", ("software.host.graphs=true",))
+
+
+def _uneven(scenario: Scenario, built: Built) -> Iterator[Change]:
+    """Parts by the speed of the GPUs, where these differ and the parts do not."""
+    if len(built.kinds) == 1:
+        return
+    data, section = built.parallelism.data, scenario.settings.parallel
+    if data.size > 1 and section.data.batch_split == "even" and data.strategy in MEETING_ONCE:
+        batch = (f"training.micro_batch={built.training.micro_batch}", f"training.global_batch={built.training.global_batch}")
+        words = ("parallel.data.batch_split=balanced", "parallel.data.accumulate=no_sync", "training.gradient_accumulation=auto")
+        yield Change("a batch balanced by the speed of the GPUs", (*words, *batch))
+    if built.parallelism.pipeline.size > 1 and section.pipeline.split == "even":
+        yield Change("stages balanced by the speed of their GPUs", ("parallel.pipeline.split=balanced",))
 
 
 # -- the recipe -------------------------------------------------------------------------------------------------------

@@ -231,11 +231,6 @@ def test_ambiguous_wildcards_are_refused():
         build({"name": "x", "node": node})
 
 
-def test_not_supported_yet():
-    with pytest.raises(TopologyError, match="not supported yet"):
-        shipped("hgx-h100", nodes=[{"use": "hgx-h100", "count": 2}])
-
-
 def test_wrong_numbers():
     with pytest.raises(TopologyError, match="17 GPUs wanted"):
         shipped("hgx-h100", nodes=2, gpus=17)

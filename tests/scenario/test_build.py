@@ -322,9 +322,11 @@ def test_warnings_have_places(folder: Path) -> None:
     assert warning.file == "command line: training.gbs=4M"
 
 
-def test_mixed_devices_are_refused(folder: Path) -> None:
+def test_devices_of_two_kinds_share_what_both_can(folder: Path) -> None:
     arguments = ("cluster.set.node.device=[old.yaml, old.yaml, modern.yaml, modern.yaml]",)
-    assert "not supported yet: GPUs of several kinds in one job (Test GPU and Modern GPU)" in refusal(TopologyError, *arguments)
+    mixed = built(*arguments)
+    assert [device.name for device in mixed.kinds] == ["Test GPU", "Modern GPU"]
+    assert mixed.training.attention == "mem-efficient"
     assert built(*arguments, "cluster.gpus=2").training.attention == "mem-efficient"
 
 

@@ -98,12 +98,14 @@ MUON = {
     f"training.optimizer.{key}" for key in ("newton_schulz_steps", "tensor_mode", "split_query_key_value", "split_gate_up", "padded_parts")
 }
 PLUS_PLUS = {f"parallel.data.{key}" for key in ("quantised_weights", "quantised_gradients", "secondary_partition")}
+SLOW = ("variability.slow=[{rank: 3, speed: 0.5}]", "training.gradient_accumulation=null", "training.global_batch=128")
 EVERYWHERE = {
     "training.backward",
     "training.step",
     "parallel.pipeline.post_validation",
     "parallel.fully_connected",
     "parallel.data.outer.*",
+    "parallel.data.batch_split",
 }
 ELSEWHERE = {
     "megatron": {"training.finetune.*", "training.loss.chunks", "parallel.data.shard_size", "training.offload.*", *PLUS_PLUS},
@@ -221,6 +223,7 @@ REFUSED = [
         for target in ("deepspeed", "fsdp")
     ],
     ("fsdp", LLAMA, ("parallel.tensor.size=2", "parallel.order=[data,tensor,context,pipeline]"), {"parallel.order"}),
+    *[(target, REPLICATED, ("parallel.data.batch_split=balanced", *SLOW), {"parallel.data.batch_split"}) for target in TARGETS],
 ]
 
 

@@ -16,7 +16,6 @@ MINIMAL = {"model": "gpt2", "cluster": "4x v100-32gb", "training": {"sequence_le
 REFUSED: dict[str, tuple[Any, ...]] = {
     "parallel.pipeline.schedule": ("Hanayo", "hanayo"),
     "report.ranks": ([0, 1],),
-    "cluster.nodes": ([{"use": "dgx-a100-80gb", "count": 2}],),
     "cluster.collectives.algorithm": ("collnet_direct", "collnet_chain"),
     "software.profile": ("pytorch-compile",),
     "variability.runs": (2,),

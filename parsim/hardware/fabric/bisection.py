@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.fabric.direct import FullMesh, GraphFabric, Torus
+from parsim.hardware.fabric.joined import JoinedFabric
 from parsim.hardware.fabric.node import Node
 from parsim.hardware.fabric.switches import Fabric, FatTree, Port
 
@@ -159,7 +160,7 @@ def egress(cluster: Cluster, node: int) -> tuple[float, ...]:
     for name in machine.gpu_names:
         graph.add_edge("all", name)
     for number, name in enumerate(machine.ports):
-        graph.add_edge(name, "none", capacity=fabric.capacity(2 * fabric.index(Port(node, number))))
+        graph.add_edge(name, "none", capacity=fabric.capacity(fabric.to_core(Port(node, number))[0]))
     _, flow = networkx.maximum_flow(graph, "all", "none")
     return tuple(float(flow[name]["none"]) for name in machine.ports)
 
@@ -170,7 +171,7 @@ def fabric_bisection(cluster: Cluster) -> Bisection | None:
     if fabric is None or cluster.nodes < 2:
         return None
     halves = _halves(cluster.nodes)
-    if isinstance(fabric, GraphFabric):
+    if isinstance(fabric, (GraphFabric, JoinedFabric)):
         return Bisection("fabric", _graph_cut(cluster, halves[0]), halves, exact=cluster.nodes == 2)
     if isinstance(fabric, Torus):
         return _torus_cut(fabric, halves)

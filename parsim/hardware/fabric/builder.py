@@ -26,7 +26,7 @@ def build_cluster(  # noqa: PLR0913
     tree: Mapping[str, Any] | str,
     *,
     device_lookup: Callable[[str], Mapping[str, Any]],
-    nodes: int | list[Any] = 1,
+    nodes: int = 1,
     gpus: int | str | None = None,
     per_node: int | str | None = None,
     placement: Placement = "packed",
@@ -55,22 +55,14 @@ def build_cluster(  # noqa: PLR0913
         TopologyError: with every finding at once.
     """
     findings: list[Finding] = []
-    change = _sections(overrides, findings)
-    device_of = _devices(device_lookup, change.get("device"), findings)
-    if isinstance(tree, str):
-        tree = parse_line(tree)
-    whole: dict[str, Any] = dict(tree)
-    if "gpu" in whole and "node" not in whole:
-        whole = expand_box(whole, device_of)
-    _apply(whole, change, fabric, findings)
-    if findings:
-        raise TopologyError(findings)
-    top = Tree(whole, "", findings)
-    topology = read_topology(top, device_of, p2p, host)
+    change = sections(overrides, findings)
+    device_of = devices_of(device_lookup, change.get("device"), findings, {})
+    topology = template(tree, device_of, change, fabric, findings, p2p=p2p, host=host)
     count = _node_count(nodes, topology, findings)
     machines = [(node, 1) for node in topology.nodes] if topology.explicit else [(topology.nodes[0], count)]
-    built = _graph_fabric(topology) if topology.explicit else _fabric(topology, count, findings, seed)
-    top.stop()
+    built = _graph_fabric(topology) if topology.explicit else fabric_of(topology, count, findings, seed)
+    if findings:
+        raise TopologyError(findings)
     wanted = None if gpus in (None, "all") else gpus
     if wanted is not None and (isinstance(wanted, (bool, str)) or not isinstance(wanted, int)):
         raise TopologyError(Finding("expected a number of GPUs or all", "cluster.gpus", wanted))
@@ -82,7 +74,30 @@ def build_cluster(  # noqa: PLR0913
     return cluster
 
 
-def _sections(overrides: Mapping[str, Any] | None, findings: list[Finding]) -> dict[str, Mapping[str, Any]]:
+def template(
+    tree: Mapping[str, Any] | str,
+    device_of: Callable[[str], Device],
+    change: Mapping[str, Mapping[str, Any]],
+    fabric: Mapping[str, Any] | str | None,
+    findings: list[Finding],
+    *,
+    p2p: bool | None = None,
+    host: Host = "",
+) -> Topology:
+    """A topology with changes on top, read. Raises `TopologyError` with every finding."""
+    if isinstance(tree, str):
+        tree = parse_line(tree)
+    whole: dict[str, Any] = dict(tree)
+    if "gpu" in whole and "node" not in whole:
+        whole = expand_box(whole, device_of)
+    _apply(whole, change, fabric, findings)
+    if findings:
+        raise TopologyError(findings)
+    return read_topology(Tree(whole, "", findings), device_of, p2p, host)
+
+
+def sections(overrides: Mapping[str, Any] | None, findings: list[Finding]) -> dict[str, Mapping[str, Any]]:
+    """The changes of ``cluster.set`` by section."""
     known = ("device", "node", "links", "fabric", "collectives", "price", "storage")
     result: dict[str, Mapping[str, Any]] = {}
     for key, value in (overrides or {}).items():
@@ -95,21 +110,24 @@ def _sections(overrides: Mapping[str, Any] | None, findings: list[Finding]) -> d
     return result
 
 
-def _devices(
-    lookup: Callable[[str], Mapping[str, Any]], change: Mapping[str, Any] | None, findings: list[Finding]
+def devices_of(
+    lookup: Callable[[str], Mapping[str, Any]], change: Mapping[str, Any] | None, findings: list[Finding], loaded: dict[str, Device]
 ) -> Callable[[str], Device]:
-    """Devices by name, each built once (a device is compared by identity)."""
-    loaded: dict[str, Device] = {}
+    """Devices by name, each built once (a device is compared by identity); `loaded` are those known so far, by what they are made of."""
+    named: dict[str, Device] = {}
 
     def device_of(name: str) -> Device:
-        if name not in loaded:
+        if name not in named:
             tree = lookup(name)
             if change:
                 tree = changed_device(tree, change, "cluster.set.device", findings)
                 if findings:
                     raise TopologyError(findings)
-            loaded[name] = device_from_tree(tree, f"device {name}")
-        return loaded[name]
+            key = f"{name} {tree}"
+            if key not in loaded:
+                loaded[key] = device_from_tree(tree, f"device {name}")
+            named[name] = loaded[key]
+        return named[name]
 
     return device_of
 
@@ -132,11 +150,7 @@ def _apply(whole: dict[str, Any], change: Mapping[str, Mapping[str, Any]], fabri
         findings.append(Finding("expected default or a mapping such as {kind: fat-tree, oversubscription: 2}", "cluster.fabric", fabric))
 
 
-def _node_count(nodes: int | list[Any], topology: Topology, findings: list[Finding]) -> int:
-    if isinstance(nodes, list):
-        repair = "write an explicit graph of vertices and edges"
-        findings.append(Finding("machines of several kinds are not supported yet", "cluster.nodes", nodes, repair))
-        return 1
+def _node_count(nodes: int, topology: Topology, findings: list[Finding]) -> int:
     if type(nodes) is not int or nodes < 1:
         findings.append(Finding("expected a whole number of at least 1", "cluster.nodes", nodes))
         return 1
@@ -148,8 +162,8 @@ def _node_count(nodes: int | list[Any], topology: Topology, findings: list[Findi
     return nodes
 
 
-def _fabric(topology: Topology, nodes: int, findings: list[Finding], seed: int) -> Fabric | None:
-    """The fabric of `nodes` equal machines; None for a single machine."""
+def fabric_of(topology: Topology, nodes: int, findings: list[Finding], seed: int, *, alone: bool = True) -> Fabric | None:
+    """The fabric of `nodes` equal machines; None for a single machine that is `alone`."""
     tree = topology.fabric
     node = topology.nodes[0]
     kind = tree.text("kind", "single-switch")
@@ -170,7 +184,7 @@ def _fabric(topology: Topology, nodes: int, findings: list[Finding], seed: int) 
     if hashed:
         _hashable(tree, kind, leaf_ports, oversubscription)
     link = topology.kind(name) if name else None
-    if nodes == 1:
+    if nodes == 1 and alone:
         return None
     if link is None:
         known = [*topology.links, *(other for other, entry in STANDARD.items() if entry.medium == "network")]

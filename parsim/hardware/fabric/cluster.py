@@ -66,7 +66,7 @@ class Cluster:
         fabric: Fabric | None = None,
         *,
         gpus: int | None = None,
-        per_node: int | None = None,
+        per_node: int | Sequence[int] | None = None,
         placement: Placement = "packed",
         price: Price | None = None,
         library: Library = DEFAULTS,
@@ -93,16 +93,18 @@ class Cluster:
         self._gpu_starts = [block.first_gpu for block in blocks]
         self._node_starts = [block.first_node for block in blocks]
         self._link_starts = [block.first_link for block in blocks]
-        each = self.gpus_per_node if per_node is None else per_node
+        each = self.gpus_per_node if per_node is None else per_node if isinstance(per_node, int) else max(per_node)
         if each > self.gpus_per_node:
             text = f"{each} GPUs of every machine wanted, {name} has {self.gpus_per_node} in each"
             raise TopologyError(Finding(text, "cluster.gpus_per_node", each, f"use at most {self.gpus_per_node}"))
-        usable = sum(block.count * min(block.node.gpus, each) for block in blocks)
+        limits = [each] * len(blocks) if per_node is None or isinstance(per_node, int) else per_node
+        self._used = tuple(min(block.node.gpus, limit) for block, limit in zip(blocks, limits, strict=True))
+        """GPUs that are used of every machine of each block"""
+        usable = sum(block.count * used for block, used in zip(blocks, self._used, strict=True))
         if gpus is not None and not 1 <= gpus <= usable:
             text = f"{gpus} GPUs wanted, {name} has {nodes} x {usable // nodes} = {usable}"
             raise TopologyError(Finding(text, "cluster.gpus", gpus, f"use cluster.gpus {usable}, or more nodes"))
         self.gpus = usable if gpus is None else gpus
-        self._used_per_node = each
         self._placement = placement
         if not isinstance(placement, str):
             self._check_placement(placement)
@@ -166,12 +168,13 @@ class Cluster:
             raise TopologyError(Finding(f"{ranks} ranks need {ranks} GPUs, {self.name} has {self.gpus}", "cluster.gpus", self.gpus))
         if chosen not in ("packed", "scattered"):
             raise TopologyError(Finding("expected packed, scattered or a list of GPUs", "cluster.placement", chosen))
-        each = self._used_per_node
-        if chosen == "packed" and each == self.gpus_per_node:
+        if chosen == "packed" and all(used == block.node.gpus for used, block in zip(self._used, self.blocks, strict=True)):
             return tuple(range(ranks))
+        each = max(self._used)
         every = product(range(self.nodes), range(each))
         places = every if chosen == "packed" else ((node, local) for local, node in product(range(each), range(self.nodes)))
-        gpus = (self.gpu(node, local) for node, local in places if local < self.machine(node).gpus)
+        used = [used for used, block in zip(self._used, self.blocks, strict=True) for _ in range(block.count)]
+        gpus = (self.gpu(node, local) for node, local in places if local < used[node])
         return tuple(islice(gpus, ranks))
 
     def _check_placement(self, placement: Sequence[int]) -> None:

@@ -104,6 +104,18 @@ class Fabric:
     def _across(self, source: Port, target: Port) -> tuple[int, ...]:
         return ()
 
+    def to_core(self, port: Port) -> tuple[int, ...]:
+        """Local link ids from a port to where other networks are joined: above all switches."""
+        return (self._into(port),)
+
+    def from_core(self, port: Port) -> tuple[int, ...]:
+        """Local link ids from there to a port."""
+        return (self._out(port),)
+
+    def port_kind(self, node: int) -> LinkKind:
+        """The kind of link that a machine plugs in."""
+        return self.link_kind
+
     def leaf_of(self, port: Port) -> int:
         """Which leaf switch the port plugs into."""
         return 0
@@ -225,6 +237,14 @@ class FatTree(Fabric):
             return ()
         spine, first = self.uplink(source, target), 2 * self.ports
         return (first + 2 * (up * self.uplinks + spine), first + 2 * (down * self.uplinks + spine) + 1)
+
+    def to_core(self, port: Port) -> tuple[int, ...]:
+        spine, first = self.uplink(port, port), 2 * self.ports
+        return (self._into(port), first + 2 * (self.leaf_of(port) * self.uplinks + spine))
+
+    def from_core(self, port: Port) -> tuple[int, ...]:
+        spine, first = self.uplink(port, port), 2 * self.ports
+        return (first + 2 * (self.leaf_of(port) * self.uplinks + spine) + 1, self._out(port))
 
     @property
     def machines_per_leaf(self) -> int:

@@ -19,6 +19,7 @@ from parsim.hardware.nccl.lanes import Lanes, cost, lanes, nvls_channels, tree_c
 from parsim.hardware.nccl.profiles import profile
 from parsim.hardware.nccl.rings import LinkPath, Plan, Rings, port_rates, ring_channel, rings
 from parsim.hardware.nccl.wiring import wiring
+from parsim.hardware.region_delay import region_delay
 from parsim.hardware.transfers import exchange
 
 
@@ -86,7 +87,9 @@ def collective_estimate(cluster: Cluster, group: tuple[int, ...], kind: str, siz
     def links(algorithm: str) -> float:
         return volume(algorithm, kind, len(group), 1.0) * lanes_of(cluster, about, algorithm, kind).slowest
 
-    return estimate(about.inputs, kind, size, settings, links=links)
+    one = estimate(about.inputs, kind, size, settings, links=links)
+    more = region_delay(cluster, group, one.choice.algorithm, kind)
+    return one._replace(latency=one.latency + more) if more else one
 
 
 def check_question(group: tuple[int, ...], kind: str, size: int) -> None:

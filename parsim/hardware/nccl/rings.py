@@ -147,7 +147,7 @@ def port_rates(cluster: Cluster, node: int) -> dict[int, float]:
     """What the library takes each port of a machine for, in each direction: the line rate [B/s]."""
     fabric, ports = cluster.network, cluster.machine(node).ports
     if not isinstance(fabric, GraphFabric):
-        return dict.fromkeys(range(len(ports)), fabric.link_kind.planning)
+        return dict.fromkeys(range(len(ports)), fabric.port_kind(node).planning)
     adjacent = fabric.finder.adjacent
     names = fabric.port_names[node]
     return {port: max((_cable(data) for data in adjacent[name].values()), default=0.0) for port, name in enumerate(names)}

@@ -63,7 +63,8 @@ class ComparedRun:
         if device is None or self.document is None:
             return self.fits
         memory = self.document["memory"]
-        return int(device["peak_bytes"]) <= int(memory["capacity_bytes"]) - int(memory["reserve_bytes"])
+        capacity = int(device.get("capacity_bytes", memory["capacity_bytes"]))  # of its own where GPUs differ
+        return int(device["peak_bytes"]) <= capacity - int(memory["reserve_bytes"])
 
     @property
     def mark(self) -> str:

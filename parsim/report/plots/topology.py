@@ -11,6 +11,7 @@ from matplotlib.patches import Rectangle
 
 from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.fabric.direct import FullMesh, GraphFabric, Torus
+from parsim.hardware.fabric.joined import JoinedFabric
 from parsim.hardware.fabric.switches import Fabric, FatTree, Port, RailOptimised
 from parsim.report.plots import style
 from parsim.report.plots.figure import fonts, legend_below, new_figure
@@ -74,7 +75,7 @@ def _draw_tiers(ax: Axes, cluster: Cluster, fabric: Fabric) -> dict[str, str]:
     if len(groups) > MOST_GROUPS:
         left_out = len(groups) - 5
         groups = [*groups[:4], groups[-1]]
-    trunks = isinstance(fabric, FatTree) and fabric.leaves > 1
+    trunks = isinstance(fabric, JoinedFabric) or (isinstance(fabric, FatTree) and fabric.leaves > 1)
     labels = {_cable(fabric, groups): style.PURPLE}
     leaves = list(dict.fromkeys(leaf for group in groups for leaf in group.leaves))
     order = sorted(leaves, key=lambda leaf: next(number for number, group in enumerate(groups) if leaf in group.leaves))
@@ -85,6 +86,10 @@ def _draw_tiers(ax: Axes, cluster: Cluster, fabric: Fabric) -> dict[str, str]:
         trunk = f"{fabric.uplinks} hashed uplinks of a leaf, together" if fabric.hashed else "trunk of a leaf,"
         labels[f"{trunk} {rate(fabric.trunk_capacity)} each way"] = style.INK
         _bar(ax, _CORE, "core (does not block)", style.INK)
+    if isinstance(fabric, JoinedFabric):
+        regions = [*dict.fromkeys(fabric.regions)]
+        between = f", regions {' and '.join(regions)} joined by links of their own" if len(regions) > 1 else ""
+        _bar(ax, _CORE, f"core (does not block){between}", style.INK)
     if len(order) == 1:
         _bar(ax, _LEAF, "one switch (does not block)", _LEAVES)
     else:
@@ -121,7 +126,9 @@ def _cable(fabric: Fabric, groups: list[MachineGroup]) -> str:
     """What the lines between machines and leaves are."""
     counts = dict.fromkeys(group.cables for group in groups)
     each = "" if len(counts) > 1 else f", {next(iter(counts))} from a machine to a leaf" if next(iter(counts)) > 1 else ""
-    return f"{fabric.link_kind.name}, {rate(fabric.link_kind.capacity)} each way{each}"
+    kinds = [island.link_kind for island in fabric.islands] if isinstance(fabric, JoinedFabric) else [fabric.link_kind]
+    names = dict.fromkeys(f"{kind.name}, {rate(kind.capacity)} each way" for kind in kinds)
+    return f"{' or '.join(names)}{each}"
 
 
 def _bar(ax: Axes, y: float, name: str, colour: str) -> None:

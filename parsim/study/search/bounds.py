@@ -93,7 +93,9 @@ class Bounder:
 
 
 def _capacity(built: Built) -> int:
-    return built.cluster.device(built.gpus[0]).visible_memory - built.memory_reserve
+    """Of the largest GPU of the job [B]: what does not fit there fits nowhere."""
+    gpus = built.gpus if built.effects_of_kinds else built.gpus[:1]
+    return max(built.cluster.device(gpu).visible_memory for gpu in gpus) - built.memory_reserve
 
 
 # -- step time --------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, TypeVar, cast
 
 from parsim.errors import Finding, PlanError
-from parsim.kernel import Kernel
+from parsim.kernel import Clocks, Kernel
 from parsim.model.model import Block, Model
 from parsim.parallel.groups import EXPERT, EXPERT_MODEL, EXPERT_TENSOR, OPERATOR_AXES, PIPELINE, REPLICATING, STAGE, TENSOR
 from parsim.parallel.plan import Chunk, Plan
@@ -62,7 +62,8 @@ class CostCache:
         if built.training.optimizer.name == "muon":
             text, hint = "not supported yet: a search over strategies with Muon", "run or compare the strategies one by one"
             raise PlanError(Finding(text, "training.optimizer.name", "muon", hint))
-        clock = self.known(("clock", built.cluster.device(built.gpus[0]), built.effects), lambda: clock_of(built))
+        kinds = tuple(built.cluster.device(gpu) for gpu in built.gpus) if built.effects_of_kinds else built.cluster.device(built.gpus[0])
+        clock = self.known(("clock", kinds, built.effects, built.effects_of_kinds), lambda: clock_of(built))
         pipeline = built.parallelism.pipeline
         slots = pipeline.slots or short(pipeline.schedule, pipeline.size, built.training.micro_batches, pipeline.virtual_stages)
         plan = plan_of(replace(built, parallelism=replace(built.parallelism, pipeline=replace(pipeline, slots=slots))), clock)
@@ -70,7 +71,8 @@ class CostCache:
         where = (built.cluster, self.number(built.gpus), built.collectives, interconnect.tokens)
         wires = self.known(("prices", *where), lambda: Prices(built.cluster, interconnect))
         machine = self.number((self._model(built.model), len(plan.model.blocks), plan.parallelism.expert.shared_overlap, *where))
-        return CandidateCosts(self, plan, ChainPrices(plan, wires), clock, machine)
+        least = clock.fastest if isinstance(clock, Clocks) else clock  # no GPU of the job is faster, so bounds stay below
+        return CandidateCosts(self, plan, ChainPrices(plan, wires), least, machine)
 
     def known(self, key: Hashable, make: Callable[[], T]) -> T:
         """What was made under `key`, made now if nothing was."""

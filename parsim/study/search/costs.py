@@ -194,7 +194,7 @@ class RankTimes:
 def stage_memory(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float], prices: ChainPrices) -> StageMemory:
     """Write the end of the step of one pipeline rank and measure its memory; no transfer is priced."""
     rank, members = prices.ranks[pipeline_rank], prices.prices.members
-    passes = StagePasses(plan, pipeline_rank, plan.role(rank), clock)
+    passes = StagePasses(plan, pipeline_rank, plan.role(rank).central, clock)
     strategies = _strategies(passes)
     gradients = tuple(sum(map(_gradients, parts)) * plan.training.backward for parts in strategies.values())
     items = [] if plan.asynchronous else passes.end()
@@ -219,7 +219,7 @@ def stage_memory(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float
 
 def stage_times(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float], prices: ChainPrices) -> RankTimes:
     """Write the end of the step of one pipeline rank and measure it."""
-    passes = StagePasses(plan, pipeline_rank, plan.role(prices.ranks[pipeline_rank]), clock)
+    passes = StagePasses(plan, pipeline_rank, plan.role(prices.ranks[pipeline_rank]).central, clock)
     speed = prices.speed(pipeline_rank)
 
     def price(kind: str, axis: str, size: int) -> float:

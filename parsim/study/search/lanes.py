@@ -72,7 +72,7 @@ class LaneCosts:
     def passes(self, p: int) -> StagePasses:
         """Those of a pipeline rank, written when they are asked for."""
         if p not in self._passes:
-            self._passes[p] = StagePasses(self.plan, p, self.plan.role(self.prices.ranks[p]), self.costs.clock)
+            self._passes[p] = StagePasses(self.plan, p, self.plan.role(self.prices.ranks[p]).central, self.costs.clock)
         return self._passes[p]
 
     def _price(self, p: int) -> Price:
