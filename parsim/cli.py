@@ -75,6 +75,13 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
     unfolded: Unfolded = False,
     sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Sort the assumptions by what they can do to this answer.")] = False,
+    runs: Annotated[int | None, typer.Option(metavar="N", help="Draw so many steps, or clusters, and say how they spread.")] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE", help="Stop when the 95 % interval is so narrow: 1% (of the mean), p95:1%."),
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes for the runs; default: one per CPU where it takes long.")] = None,
+    dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Make the runs on a Dask cluster: tcp://scheduler:8786.")] = None,
     allow_oom: Annotated[bool, typer.Option("--allow-oom", help="Exit with 0 also if it does not fit in memory.")] = False,
     trust_code: TrustCode = False,
     debug: Debug = False,
@@ -82,15 +89,26 @@ def run(
     """Simulate one training step and report what it takes."""
     from parsim.run import simulate
 
+    overrides = [*(overrides or ()), *([] if runs is None else [f"variability.runs={runs}"])]
     scenario = _load(file, overrides, override, trust_code=trust_code)
-    command = _command(file, overrides, override, trust_code=bool(scenario.trusted_code))
-    with scenario.placing(), _deadlocks(scenario, command, as_json=as_json), busy("Simulating one step", quiet=quiet):
-        report = _signed(simulate(scenario, unfolded=unfolded), command)
+    command = _command(file, overrides, override, until, trust_code=bool(scenario.trusted_code))
+    several = scenario.settings.variability.runs > 1
+    for option, value in {"--until": until, "--dask": dask}.items():
+        if value is not None and not several:
+            raise ScenarioError(Finding("there is one run only", option, value, "say how many there may be: --runs 1000"))
+    directory = out if out is not None else None if as_json else OUT / Path(file).stem
+    with scenario.placing(), _deadlocks(scenario, command, as_json=as_json), busy("Simulating one step", quiet=quiet or several):
+        if several:
+            from parsim.commands.runs import repeated
+
+            report = repeated(scenario, directory, unfolded=unfolded, until=until, workers=workers, dask=dask, quiet=quiet)
+        else:
+            report = simulate(scenario, unfolded=unfolded)
+    report = _signed(report, command)
     if sensitivity:
         from parsim.study.what_if import with_effects
 
         report = with_effects(scenario, report, watch=partial(progress, "Trying other assumptions", quiet=quiet))
-    directory = out if out is not None else None if as_json else OUT / Path(file).stem
     with busy("Writing the report", quiet=quiet):
         written = _write(report, directory, pictures=not no_pictures) if directory is not None else []
     if as_json:
@@ -172,12 +190,12 @@ def _deadlocks(scenario: Scenario, command: str, *, as_json: bool) -> Iterator[N
         raise typer.Exit(error.exit_code) from None
 
 
-def _command(file: str, overrides: Sequence[str] | None, named: Sequence[str] | None, *, trust_code: bool) -> str:
+def _command(file: str, overrides: Sequence[str] | None, named: Sequence[str] | None, until: str | None, *, trust_code: bool) -> str:
     """The command that gives the same report: what was asked, not how to show it; folded or not is in ``simulation``."""
     from shlex import join
 
     blocks = [word for name in named or () for word in ("--override", name)]
-    trust = ["--trust-code"] if trust_code else []
+    trust = [*([] if until is None else ["--until", until]), *(["--trust-code"] if trust_code else [])]
     return printable(join(["parsim", "run", file, *(overrides or ()), *blocks, *trust]))
 
 

@@ -17,7 +17,7 @@ from parsim.parallel.groups import PIPELINE
 from parsim.parallel.plan import Plan
 from parsim.parallel.schedules import BIDIRECTIONAL, CUSTOM, ENDLESS, OVERLAPPING, SPLIT, grows, schedule
 from parsim.parallel.schedules.repetition import repetitions, shorter
-from parsim.prepared import prepare
+from parsim.prepared import Prepared, prepare
 from parsim.report.assemble import assemble
 from parsim.report.economics import Economics, economics
 from parsim.report.estimate import Confidence
@@ -27,6 +27,7 @@ from parsim.report.report import Report
 from parsim.report.simulated import Run
 from parsim.report.steady import steady_period
 from parsim.report.timeline import Timeline
+from parsim.report.variability import RunStatistics
 from parsim.report.wiring import wiring_of
 from parsim.scenario.build import build
 from parsim.scenario.built import Built, clock_of
@@ -48,8 +49,17 @@ def simulate(
     names (a strategy or a schedule of your own); they can do whatever you can. Raises `ParsimError` subclasses: an
     `InputError` with all findings for a scenario that cannot be simulated, `DeadlockError` for a program that stops.
     """
+    return reported(_loaded(scenario, overrides, trust_code=trust_code), unfolded=unfolded)
+
+
+Repeat = Callable[[Prepared, float], RunStatistics | None]
+"""makes the runs of a step that takes so long undisturbed [s]; None: nothing varies"""
+
+
+def reported(scenario: Scenario, *, unfolded: bool = False, repeat: Repeat | None = None) -> Report:
+    """The report of a scenario that is loaded; `repeat` makes the runs where it asks for several, else they are made in this process."""
     with collector_paused():
-        return _simulated(_loaded(scenario, overrides, trust_code=trust_code), unfolded=unfolded)
+        return _simulated(scenario, unfolded=unfolded, repeat=repeat)
 
 
 def _loaded(scenario: Scenario | str | Path | Mapping[str, Any], overrides: Sequence[str], *, trust_code: bool) -> Scenario:
@@ -60,7 +70,7 @@ def _loaded(scenario: Scenario | str | Path | Mapping[str, Any], overrides: Sequ
     return scenario.with_overrides(*overrides) if overrides else scenario
 
 
-def _simulated(scenario: Scenario, *, unfolded: bool) -> Report:
+def _simulated(scenario: Scenario, *, unfolded: bool, repeat: Repeat | None) -> Report:
     built = build(scenario)
     began = perf_counter()
     try:
@@ -73,7 +83,13 @@ def _simulated(scenario: Scenario, *, unfolded: bool) -> Report:
     if faults is not None:
         warnings = (*measured.warnings, *scenario.findings_at(faults.warnings))
         measured = replace(measured, faults=faults, warnings=warnings)
-    return Report(measured)
+    report = Report(measured)
+    if scenario.settings.variability.runs == 1:
+        return report
+    try:
+        return _repeated(report, prepared, repeat)
+    except InputError as error:
+        raise type(error)(scenario.findings_at(map(_in_scenario, error.findings))) from None
 
 
 def _measured(scenario: Scenario, built: Built, run: Run) -> Measured:
@@ -100,6 +116,17 @@ def _measured(scenario: Scenario, built: Built, run: Run) -> Measured:
         economics=economics_of(built),
         weeks=built.weeks,
     )
+
+
+def _repeated(report: Report, prepared: Prepared, repeat: Repeat | None) -> Report:
+    """The report with what many runs of its step say."""
+    from parsim.monte_carlo.repeated import NOTHING, repeated
+
+    measured = report.measured
+    found = (repeat or repeated)(prepared, report.step_time)
+    if found is None:
+        return Report(replace(measured, warnings=(*measured.warnings, NOTHING)))
+    return Report(replace(measured, variability=found, confidence=measured.confidence.disturbed()))
 
 
 def economics_of(built: Built) -> Economics | None:

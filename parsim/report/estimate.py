@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 Factors = tuple[float, float]
@@ -34,6 +34,11 @@ class Confidence:
     nearest: tuple[Mapping[str, Any], ...] = ()
     """measured rows, the nearest first: id, source, error, what differs"""
 
+    def disturbed(self) -> Confidence:
+        """Of a step with draws. Published runs were predicted without any, so that their ratio holds what real clusters did to them."""
+        basis = "no published run was predicted with this variability: the estimate is the simulated mean, without a factor or a band"
+        return replace(self, status="unvalidated", step=None, step_ratio=1.0, basis=basis)
+
     def step_band(self, seconds: float) -> tuple[float, float] | None:
         """Step times between which the truth probably lies [s]."""
         return None if self.step is None else (seconds * self.step[0], seconds * self.step[1])
@@ -63,7 +68,7 @@ class Estimate:
     """Of one step and the training; None where undefined."""
 
     step_time_s: float
-    """r x the simulated step time; r is the median of measured / predicted over the runs that make the band [s]"""
+    """r x the simulated step time, or the mean of its runs; r is the median of measured / predicted over the runs that make the band [s]"""
     step_time_band_s: tuple[float, float] | None
     """quantiles 10 and 90 of the same; holds the estimate [s]"""
     tokens_per_s: float | None

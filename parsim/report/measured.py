@@ -24,6 +24,7 @@ from parsim.report.experts import ExpertFacts
 from parsim.report.faults import Faults
 from parsim.report.local_steps import LocalSteps
 from parsim.report.steady import SteadyWindow
+from parsim.report.variability import RunStatistics
 from parsim.report.wiring import Wiring
 from parsim.simulation.replay import Mode
 from parsim.simulation.trace import Trace
@@ -398,3 +399,5 @@ class Measured:
     """what breaks during the step, and what comes of it; None: nothing"""
     marks: tuple[tuple[float, str], ...] = ()
     """moments that pictures mark: (time [s], text)"""
+    variability: RunStatistics | None = None
+    """what many runs of the step say; None: there is one, undisturbed"""

@@ -198,8 +198,8 @@ class Metrics:
     @cached_property
     def estimate(self) -> Estimate:
         """What published runs like this one make of the simulated step; the headline of every report."""
-        sure, step = self.measured.confidence, self.step_time
-        r = sure.step_ratio
+        sure, step, varied = self.measured.confidence, self.step_time, self.measured.variability
+        r = sure.step_ratio * (1.0 if varied is None or step <= 0 else varied.expected / step)
         peak = self.peak_memory if self.measured.memory.devices else None
         economics, whole, cost = self.measured.economics, self.time_to_train, None
         if economics is not None:  # what follows from the step time follows from the estimated one
@@ -268,6 +268,7 @@ class Metrics:
             heaviest=self._heaviest(),
             host_lacks=self.host_lacks,
             estimate=self.estimate,
+            variability=self.measured.variability,
         )
 
     def _heaviest(self) -> tuple[int, float]:

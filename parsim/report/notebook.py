@@ -34,7 +34,7 @@ def _numbers(report: Metrics) -> str:
     share = exposed_communication(report.breakdown) / step if step > 0 else None
     per_gpu = None if report.tokens_per_s is None else report.tokens_per_s / report.measured.ranks.total
     estimate = report.estimate
-    known = estimate.of == "bands"
+    known = estimate.of == "bands" or report.measured.variability is not None
     tiles = {"step time, estimated": seconds(estimate.step_time_s), "MFU, estimated": percent(estimate.mfu)} if known else {}
     tiles |= {
         f"step time{', simulated' if known else ''}": seconds(step),

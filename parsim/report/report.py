@@ -101,7 +101,7 @@ def document(report: Metrics) -> dict[str, Any]:
         "step_time_s": report.step_time,
         "makespan_s": report.end if window is None else first_makespan(report.timeline, micro_batches),
         "estimate": report.estimate.document(),
-        "variability": None if measured.faults is None else measured.faults.document(),
+        "variability": _variability(report),
         "period_s": measured.local_steps.period if measured.local_steps else None if window is None else window.period,
         **({"local_steps": measured.local_steps.document()} if measured.local_steps else {}),
         "samples_per_s": report.samples_per_s,
@@ -146,6 +146,15 @@ def document(report: Metrics) -> dict[str, Any]:
             "seed": measured.seed,
         },
     }
+
+
+def _variability(report: Metrics) -> dict[str, Any] | None:
+    """What many runs of the step say, and what breaks in it; None where neither is asked for."""
+    runs, faults = report.measured.variability, report.measured.faults
+    if runs is None and faults is None:
+        return None
+    said = {} if runs is None else runs.document(report.measured.model.tokens_per_step)
+    return said if faults is None else said | faults.document()
 
 
 def _money(report: Metrics) -> dict[str, Any]:

@@ -34,17 +34,19 @@ def energy(joules: float) -> str:
     return f"{number(joules)} J"
 
 
-def statement(bill: Bill, estimate: Estimate | None = None) -> Iterator[BillLine]:
-    """What is known, in the order of the question: how long, how much, and on what it rests; what published runs make of it first."""
-    if estimate is not None and estimate.of == "bands":
-        yield from _estimated(bill, estimate)
+def statement(bill: Bill, estimate: Estimate | None = None, *, varied: bool = False) -> Iterator[BillLine]:
+    """What is known, in the order of the question: how long, how much, and on what it rests; first what published runs make of it, or
+    the mean of its runs where the step varies.
+    """
+    if estimate is not None and (estimate.of == "bands" or varied):
+        yield from _estimated(bill, estimate, varied=varied)
     yield from _time(bill)
     yield from _cost(bill)
     yield from _energy(bill)
 
 
-def _estimated(bill: Bill, estimate: Estimate) -> Iterator[BillLine]:
-    note = "as published runs like it took; all below is simulated"
+def _estimated(bill: Bill, estimate: Estimate, *, varied: bool) -> Iterator[BillLine]:
+    note = "at the mean of the runs; all below is undisturbed" if varied else "as published runs like it took; all below is simulated"
     if estimate.time_to_train_s is not None:
         yield BillLine("Time to train, estimated", seconds(estimate.time_to_train_s), "estimate.time_to_train_s", note)
         note = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import rich.table
@@ -13,6 +14,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from parsim.columns import is_unicode, plainly, visible
+from parsim.report import variability_text
 from parsim.report.communication import busiest
 from parsim.report.measured import DeviceMemory, HostMemory
 from parsim.report.plots.style import KEYS as COLOURS
@@ -59,6 +61,7 @@ def render(report: Metrics) -> RenderableType:
 def _parts(report: Metrics) -> Iterator[RenderableType]:
     yield _headline(report)
     yield _speed(report)
+    yield from _variability(report)
     yield from _money(report)
     yield from _weeks(report)
     yield from _faults(report)
@@ -100,12 +103,13 @@ def _speed(report: Metrics) -> RenderableType:
         ),
     )
     estimate = report.estimate
-    if estimate.of == "bands":
-        _add(table, Text("Estimated", style="bold"))
+    varied = report.measured.variability is not None
+    if estimate.of == "bands" or varied:
+        _add(table, Text("In the mean of the runs" if varied else "Estimated", style="bold"))
         _add(table, "Step time", seconds(estimate.step_time_s), "Tokens per second", number(estimate.tokens_per_s))
         trains = report.bill is None and estimate.time_to_train_s is not None
         _add(table, "MFU", percent(estimate.mfu), *(("Time to train", seconds(estimate.time_to_train_s)) if trains else ()))
-        _add(table, Text("Simulated", style="bold"))
+        _add(table, Text("Undisturbed" if varied else "Simulated", style="bold"))
     for row in (*rows, *_training(report)):
         _add(table, *row)
     return Padding(table, (1, 0, 0, 0))
@@ -122,12 +126,23 @@ def _training(report: Metrics) -> Iterator[tuple[str, str, str, str]]:
         yield "Time to train", seconds(report.time_to_train), f"GPU-hours{in_all}", number(report.gpu_hours)
 
 
+def _variability(report: Metrics) -> Iterator[RenderableType]:
+    """How the step spreads over its runs."""
+    if (varied := report.measured.variability) is None:
+        return
+    spread, causes = variability_text.spreads(varied), variability_text.causes(varied)
+    yield _shown(replace(spread, title="What the step becomes where things vary"))
+    if causes is not None:
+        yield _shown(replace(causes, title="What each cause does"))
+    yield Padding(_text("\n".join(variability_text.notes(varied)), style="dim"), (1, 0, 0, 0))
+
+
 def _money(report: Metrics) -> Iterator[RenderableType]:
     """What the training costs; why a number is missing, below."""
     if (bill := report.bill) is None:
         return
     columns = (Column("", align="left"), Column(""), Column("", align="left"))
-    rows = [[line.title, line.text, line.note] for line in statement(bill, report.estimate)]
+    rows = [[line.title, line.text, line.note] for line in statement(bill, report.estimate, varied=report.measured.variability is not None)]
     if rows:
         yield _shown(Table(columns, rows, "Money and time"))
     for metric, reason in bill.economics.reasons.items():
@@ -200,7 +215,8 @@ def _breakdown(report: Metrics) -> RenderableType:
         Column(" " * _BAR, align="left"),
         Column("Critical path", unit.name, write=unit.cell),
     )
-    simulated = "Step" if report.estimate.of == "simulation" else "Simulated step"
+    varied = report.measured.variability is not None
+    simulated = "Undisturbed step" if varied else "Step" if report.estimate.of == "simulation" else "Simulated step"
     title = f"{simulated} of rank {report.breakdown_rank}, whose optimizer ends last"
     return _shown(Table(columns, [*rows, ["sum", *whole]], title, groups={len(rows): ""}))
 

@@ -12,6 +12,8 @@ from parsim.report.estimate import Estimate
 from parsim.report.measured import DeviceMemory, Measured, RankClass, compress_ranges
 from parsim.report.quantities import gib, percent, seconds
 from parsim.report.timeline import COMMUNICATION, KEYS, Timeline
+from parsim.report.variability import RunStatistics
+from parsim.report.variability_text import step_words
 from parsim.units import snapped
 
 WORDS = {
@@ -85,6 +87,8 @@ class Answers:
     """bytes by which what is offloaded exceeds a node's host memory [B]"""
     estimate: Estimate | None = None
     """None: the step is as simulated"""
+    variability: RunStatistics | None = None
+    """None: the step is simulated once"""
 
 
 def limiter_kind(measured: Measured, answers: Answers) -> str:
@@ -185,15 +189,17 @@ def verdict(measured: Measured, answers: Answers) -> str:
         else:
             where = _where(measured, answers.worst.rank)
             parts.append(f"does not fit: {room}, {gib(-answers.headroom)} GiB too much on {where}")
-    parts.append(f"step {step_text(answers.step_time, answers.estimate)}")
+    parts.append(f"step {step_text(answers.step_time, answers.estimate, answers.variability)}")
     share = answers.exposed_communication / answers.step_time if answers.step_time > 0 else 0.0
     parts.append(f"{percent(answers.bubble_fraction)} bubble, {percent(share)} exposed communication")
     parts.append(f"biggest lever: {lever(measured, answers)}")
     return "; ".join(parts)
 
 
-def step_text(simulated: float, estimate: Estimate | None) -> str:
-    """``112 ms (80 %: 85.7 ms to 165 ms; simulated 84.5 ms)``; without a band the simulated time alone."""
+def step_text(simulated: float, estimate: Estimate | None, varied: RunStatistics | None = None) -> str:
+    """``112 ms (80 %: 85.7 ms to 165 ms; simulated 84.5 ms)``; without a band the simulated time alone, or what its runs say."""
+    if varied is not None:
+        return step_words(varied, simulated)
     if estimate is None or estimate.step_time_band_s is None:
         return seconds(simulated)
     low, high = estimate.step_time_band_s

@@ -26,7 +26,8 @@ _numbers = count()
 def write_outputs(report: Report, directory: str | Path, formats: Iterable[str] = ("json", "svg", "trace", "html")) -> list[Path]:
     """Write the files of `formats` into `directory` (made if needed) and return their paths.
 
-    json: report.json; svg and png: timeline and memory; trace: trace.json (for ui.perfetto.dev); html: report.html.
+    json: report.json; svg and png: timeline and memory, and variability where there are several runs; trace: trace.json (for
+    ui.perfetto.dev); html: report.html.
     Either all are written, or none and those of before stay. Raises InputError for an unknown format, or for what the disk refuses.
     """
     chosen = list(dict.fromkeys(formats))
@@ -174,7 +175,17 @@ def _files(report: Report, name: str) -> dict[str, Content]:
     files: dict[str, Content] = {f"timeline.{kind}": lambda out: out.write(timeline_picture(report, kind))}
     if report.measured.memory.devices:
         files[f"memory.{kind}"] = lambda out: out.write(memory_picture(report, kind))
+    if report.measured.variability is not None:
+        files[f"variability.{kind}"] = lambda out: out.write(variability_picture(report, kind))
     return files
+
+
+def variability_picture(report: Metrics, kind: Literal["svg", "png"] = "svg") -> bytes:
+    """How the step spreads over its runs."""
+    from parsim.report.plots.figure import save
+    from parsim.report.plots.plot import Plot
+
+    return save(Plot(report).variability(), kind)
 
 
 def timeline_picture(report: Metrics, kind: Literal["svg", "png"] = "svg") -> bytes:

@@ -47,7 +47,6 @@ LIMITS: tuple[Limit, ...] = (
     Limit("report.ranks", _only("auto"), "the choice of ranks", "use auto"),
     Limit("cluster.collectives.algorithm", lambda value: not str(value).startswith("collnet"), "switches that reduce (SHARP)", "use auto"),
     Limit("software.profile", lambda value: value not in _LATER_PROFILES, "this profile", "use pytorch-2 with software.fusion: compiled"),
-    Limit("variability.runs", _only(1), "repeated runs"),
 )
 
 

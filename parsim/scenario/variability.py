@@ -118,8 +118,8 @@ class VariabilitySection(Section):
     """whose values what is not written here has (parsim list variability); none: those of a perfect machine"""
     seed: Annotated[int, Whole(0, 2**63 - 1)] = 0
     """random seed"""
-    runs: Annotated[int, Whole(1, 100_000)] = 1
-    """simulated repetitions"""
+    runs: Annotated[int, Whole(1, 10**6)] = 1
+    """how many steps, or clusters, are drawn; 1: the undisturbed step alone"""
     jitter: JitterSection = JitterSection()
     """how much ops differ each time they run: {kernel: 0.02, collective: 0.05}, or a number for both"""
     gpus: GpusSection = GpusSection()

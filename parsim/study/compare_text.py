@@ -7,6 +7,7 @@ from shutil import get_terminal_size
 
 from parsim.report.quantities import NONE, gib, number, percent, time_unit
 from parsim.report.table import Cell, Column, Table
+from parsim.report.variability_text import difference
 from parsim.report.verdict import WORDS
 from parsim.study.comparison import ComparisonData
 from parsim.study.differences import Compared, Input, tight
@@ -58,6 +59,12 @@ def _outcome(comparison: ComparisonData) -> Iterator[Row]:
             against = comparison.labels[comparison.baseline]
             cells = [NONE if value is None else "0 %" if value == 0.0 else _signed(value) for value in row.relative]
             yield f"  against {against}", *cells
+    if any(spread is not None for spread in comparison.paired):
+        base = (comparison.documents[comparison.baseline] or {})["variability"]["step_time_s"]["mean"]
+        yield (
+            f"runs against {comparison.labels[comparison.baseline]}",
+            *(NONE if spread is None else difference(spread, base) for spread in comparison.paired),
+        )
     yield "limited by", *(NONE if one is None else WORDS[one["limiter_kind"]] for one in comparison.documents)
 
 

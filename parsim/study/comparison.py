@@ -10,6 +10,7 @@ from typing import Any
 from parsim.errors import Finding
 from parsim.report.lanes import TimelineData
 from parsim.report.report import Report
+from parsim.report.variability import Spread, means, paired, runs_of
 from parsim.run import simulate
 from parsim.scenario.provenance import provenance
 from parsim.scenario.scenario import Scenario
@@ -121,6 +122,13 @@ class ComparisonData:
         return results(self.documents, self.baseline, (*estimates, *METRICS, *TIME_AND_ENERGY, *costs(self.documents)))
 
     @cached_property
+    def paired(self) -> tuple[Spread | None, ...]:
+        """Step time less the baseline's, run by run with the same draws [s]; None where there are none."""
+        varied = [runs_of(document) for document in self.documents]
+        base = varied[self.baseline]
+        return tuple(None if place == self.baseline else paired(base, other) for place, other in enumerate(varied))
+
+    @cached_property
     def parts(self) -> list[Compared]:
         """Where the step goes, class by class."""
         return results(self.documents, self.baseline, PARTS)
@@ -168,6 +176,9 @@ class ComparisonData:
                     "relative": list(row.relative),
                 }
                 for row in (*self.results, *self.parts, *self.categories)
+            ],
+            "paired_differences": [
+                None if spread is None else {"runs": len(spread.values), **means(spread)} for spread in self.paired
             ],
             "variants": [
                 {

@@ -109,7 +109,8 @@ class Simulator:
     """Simulates changes of one scenario, each once."""
 
     def __init__(self, scenario: Scenario) -> None:
-        self.scenario = scenario
+        once = scenario.settings.variability.runs == 1
+        self.scenario = scenario if once else scenario.with_overrides("variability.runs=1")  # what is diagnosed is one step
         self._known: dict[tuple[str, ...], Report] = {}
 
     def report(self, arguments: tuple[str, ...] = ()) -> Report:

@@ -9,6 +9,7 @@ from typing import Any
 
 from parsim.report.measured import AT_PEAK
 from parsim.report.timeline import COMMUNICATION, KEYS
+from parsim.report.variability import runs_of
 from parsim.scenario.scenario import Scenario, flow, place_text
 
 Document = Mapping[str, Any]
@@ -204,9 +205,14 @@ def _most(key: str) -> Callable[[Document], float | None]:
     return value
 
 
+def _of_runs(name: str) -> Callable[[Document], float | None]:
+    """A figure of the step times of many runs; None where there is one."""
+    return lambda document: None if (runs := runs_of(document)) is None else runs["step_time_s"][name]
+
+
 def has_band(document: Document | None) -> bool:
-    """Whether published runs say how far off the simulation may be."""
-    return document is not None and document["estimate"]["of"] == "bands"
+    """Whether the estimate is not the simulated step: published runs say how far off it may be, or the step varies."""
+    return document is not None and (document["estimate"]["of"] == "bands" or runs_of(document) is not None)
 
 
 def tight(document: Document) -> bool:
@@ -224,6 +230,7 @@ ESTIMATES: tuple[Metric, ...] = (
 """what is ranked, shown where any of the runs has a band of published runs; all other figures are simulated"""
 METRICS: tuple[Metric, ...] = (
     Metric("step_time_s", "step time", "s", _of("step_time_s")),
+    *(Metric(f"variability.step_time_s.{name}", f"{name} of the runs", "s", _of_runs(name)) for name in ("p50", "p95")),
     Metric("tokens_per_s", "tokens per second", "1/s", _of("tokens_per_s")),
     Metric("samples_per_s", "samples per second", "1/s", _of("samples_per_s")),
     Metric("tokens_per_s_per_gpu", "tokens per second and GPU", "1/s", _of("tokens_per_s_per_gpu")),

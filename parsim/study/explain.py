@@ -13,15 +13,18 @@ from typing import Any, Literal
 from parsim.report import Report
 from parsim.report.critical_path import Cause
 from parsim.report.measured import Assumption
-from parsim.report.quantities import gib, percent, points, seconds, time_unit
+from parsim.report.quantities import gib, number, percent, points, seconds, time_unit
+from parsim.report.statement import money
 from parsim.report.table import Column, Table
 from parsim.report.verdict import recipe, step_text
 from parsim.run import simulate
 from parsim.scenario.build import build
 from parsim.scenario.scenario import Scenario
 from parsim.study.roofline import Roofline, roofline
-from parsim.study.what_if import Watch, WhatIf, by_name, what_ifs, with_effects
+from parsim.study.what_if import SLOW_RANK, Watch, WhatIf, by_name, what_ifs, with_effects
 
+DAY = 86_400.0
+"""[s]"""
 SMALL = 0.005
 """changes of less than this share are no help"""
 _ROWS = 12
@@ -104,7 +107,7 @@ def _sentences(explanation: Explanation) -> list[str]:
     report, step = explanation.report, explanation.report.step_time
     fits = "" if not report.measured.memory.devices else f" and {'fits' if report.fits else 'does not fit'}"
     known = " What follows is simulated." if report.estimate.of == "bands" else ""
-    said = [f"One step takes {step_text(step, report.estimate)}{fits}.{known} {_capital(report.limiter)}."]
+    said = [f"One step takes {step_text(step, report.estimate, report.measured.variability)}{fits}.{known} {_capital(report.limiter)}."]
     first = explanation.causes[0]
     said.append(f"The longest part of the critical path is {first.name} ({seconds(first.seconds)}, {percent(first.seconds / step)}).")
     free = by_name(explanation.what_ifs, "a network that costs nothing")
@@ -124,6 +127,8 @@ def _sentences(explanation: Explanation) -> list[str]:
         said.append(f"What helps most: {names}.")
     else:
         said.append("None of the changes tried makes it faster by 0.5 %.")
+    if straggler := _straggler(explanation):
+        said.append(straggler)
     sure = next((one for one in report.measured.assumptions if one.effect is not None), None)
     if sure is not None and sure.effect is not None:
         low, high = sure.effect.step_time_s
@@ -133,6 +138,19 @@ def _sentences(explanation: Explanation) -> list[str]:
             f" {seconds(high)} and the peak is {gib(less)} to {gib(more)} GiB."
         )
     return said
+
+
+def _straggler(explanation: Explanation) -> str:
+    """What one slow GPU costs: the step waits for it, and so do all others."""
+    slow = next((one for one in explanation.what_ifs if one.change.name.startswith(SLOW_RANK) and one.effect > SMALL), None)
+    if slow is None:
+        return ""
+    report, lost = explanation.report, 1.0 - explanation.report.step_time / slow.step_time
+    cost = ""
+    if report.bill is not None and report.bill.cost_per_step is not None and report.bill.time_per_step:
+        cost = f", or {money(lost * report.bill.cost_per_step / report.bill.time_per_step * DAY, report.bill.economics.currency)} a day"
+    idle = number(lost * report.measured.ranks.total)
+    return f"With {slow.change.name} it would take {seconds(slow.step_time)} ({_signed(slow)}): as much as {idle} idle GPUs{cost}."
 
 
 def _signed(one: WhatIf) -> str:

@@ -6,7 +6,7 @@ outcome, in the words of `STATUSES`, and the others go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 from functools import partial
@@ -224,7 +224,7 @@ class Runner(Generic[J]):
         self._answered = False
         self._sizes = _Sizes()
 
-    def run(self, *, keep: bool = False) -> Iterator[list[Answered[J]]]:
+    def run(self, *, keep: bool = False) -> Generator[list[Answered[J]], None, None]:
         """Every job with its answer, by chunks as they come; then the queue is told. The crew is sent home at the end, unless `keep`.
 
         Raises:

@@ -32,6 +32,8 @@ STRAGGLER = 0.8
 """speed of the slow rank"""
 _BOUNDLESS = "1 EB/s"
 """of a link that costs nothing"""
+SLOW_RANK = "rank "
+"""how the name of that change begins"""
 _FREE = 1e6
 """times as fast: a link that costs nothing"""
 _NVLINKS = (("nvlink3", 12, 2021), ("nvlink4", 18, 2023), ("nvlink5", 18, 9999))
@@ -86,7 +88,8 @@ def tried(
 ) -> list[Outcome[Figures]]:
     """What the scenario does with each of the changes on top, in their order."""
     tree = scenario.document()
-    variants = [Variant(tree, overrides, trust_code=scenario.trust_code) for overrides in changes]
+    once = () if scenario.settings.variability.runs == 1 else ("variability.runs=1",)  # figures are those of the undisturbed step
+    variants = [Variant(tree, (*overrides, *once), trust_code=scenario.trust_code) for overrides in changes]
     came = outcomes(variants, figures, jobs=jobs)
     return list(came if watch is None else watch(came, len(variants)))
 
@@ -112,7 +115,7 @@ def changes(scenario: Scenario, report: Report) -> Iterator[Change]:
     yield from _overlap(built)
     slow = [*scenario.tree["variability"]["slow"], {"rank": report.bottleneck_rank, "speed": STRAGGLER}]
     if report.bottleneck_rank not in built.slow:
-        yield Change(f"rank {report.bottleneck_rank} at {STRAGGLER:g} of its speed", (f"variability.slow={flow(slow)}",))
+        yield Change(f"{SLOW_RANK}{report.bottleneck_rank} at {STRAGGLER:g} of its speed", (f"variability.slow={flow(slow)}",))
 
 
 # -- the network ------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 
 from parsim.report.quantities import gib, percent, seconds
 from parsim.report.timeline import KEYS
+from parsim.report.variability import runs_of
 from parsim.report.verdict import WORDS
 from parsim.scenario.ratios import RatioBand, features_of, ratio_band
 from parsim.study.differences import Document, fullest, has_band, same, work
@@ -140,12 +141,17 @@ def _sentence(contest: _Contest, chosen: int, other: int, parts: Mapping[str, fl
         return f"{name} is as fast as {rival} ({contest.text(chosen)}){gain}{_quicker(contest, chosen, other)}."
     head = f"{name} wins: {contest.text(chosen)}, {percent(1.0 - ours / theirs)} less than {rival} ({contest.text(other)})"
     shorter = contest.simulated(other) - contest.simulated(chosen)
-    because = (
-        _because(contest, parts, shorter)
-        if shorter > 0
-        else f"; simulated it is no faster, but published runs like {rival} exceed their simulation by more"
-    )
+    because = _because(contest, parts, shorter) if shorter > 0 else f"; simulated it is no faster, but {_despite(contest, chosen, other)}"
     return f"{head}{because}{_gpus(contest, chosen, other)}{_quicker(contest, chosen, other)}."
+
+
+def _despite(contest: _Contest, chosen: int, other: int) -> str:
+    """Why what is not simulated to be faster is estimated to be."""
+    ours, theirs = (runs_of(contest.documents[place]) for place in (chosen, other))
+    if (ours is None) == (theirs is None):
+        reason = "its step varies less" if ours is not None else None
+        return reason or f"published runs like {contest.labels[other]} exceed their simulation by more"
+    return "only one of the two has runs in which things vary: give both the same variability"
 
 
 def _because(contest: _Contest, parts: Mapping[str, float], gain: float) -> str:

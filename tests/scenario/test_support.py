@@ -18,7 +18,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "report.ranks": ([0, 1],),
     "cluster.collectives.algorithm": ("collnet_direct", "collnet_chain"),
     "software.profile": ("pytorch-compile",),
-    "variability.runs": (2,),
 }
 
 

@@ -334,7 +334,7 @@ LEAVES: dict[str, Leaf] = {
     "software.memory.overhead": leaf("1 GiB"),
     "software.memory.allocator": leaf("expandable", "exact", same={"auto": None, "segments": None}),
     "variability.seed": leaf(7),
-    "variability.runs": leaf(3),
+    "variability.runs": leaf(3, variability__jitter=0.1),
     "variability.slow.node": leaf(1, variability__slow=[{"node": 0, "speed": 0.5}], cluster__nodes=2, cluster__gpus=16),
     "variability.slow.rank": leaf(1, 2, variability__slow=[{"rank": 0, "speed": 0.5}]),
     "variability.slow.speed": leaf(0.25, 0.75, variability__slow=[{"rank": 0, "speed": 0.5}]),

@@ -39,6 +39,7 @@ ONCE = (
     "mixtral-8x22b-128x-h100",
     "qwen3-30b-128k-64x-h100",
     "gpt-oss-120b-64x-b200",
+    "gpt2-ddp-typical-variability",
 )
 """simulated once here, while the others are loaded from their own report and simulated again"""
 DOES_NOT_FIT = ("llama-7b-ddp-8x-a100", "deepseek-v3-2048x-h800+dualpipe")
@@ -124,6 +125,9 @@ def reduced(document: dict[str, Any]) -> dict[str, Any]:
     kept |= {key: document[key] for key in ("limiter_kind", "breakdown_rank", "bottleneck_rank")}
     if document["scenario"]["training"]["tokens"] is not None:
         kept |= {key: document[key] for key in ("cost", *METRICS, "economics")}
+    if "runs" in (varied := document["variability"] or {}):
+        kept["variability"] = {key: varied[key] for key in ("runs", "over", "step_time_s", "by_cause", "together")}
+        kept["variability"]["steps"] = varied["steps"]["step_time_s"]
     memory = dict(document["memory"])
     memory["devices"] = [_device(device) for device in memory["devices"]]
     if memory["host"] is None:

@@ -366,7 +366,7 @@ def test_the_document_is_json_and_complete(small: str) -> None:
     document = json.loads(json.dumps(found.document(), allow_nan=False))
     assert list(document) == [
         "parsim", "version", "provenance", "comparison", "labels", "baseline", "winner", "tie", "criterion", "verdict",
-        "explained_by", "inputs", "results", "variants",
+        "explained_by", "inputs", "results", "paired_differences", "variants",
     ]  # fmt: skip
     assert document["labels"] == ["ddp", "zero3"]
     assert document["winner"] in document["labels"]

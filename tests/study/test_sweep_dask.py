@@ -15,6 +15,8 @@ import pytest
 
 import parsim
 from parsim.cli import execute
+from parsim.scenario import load
+from parsim.study.monte_carlo.runs import simulate_runs
 
 pytest.importorskip("distributed")
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,6 +31,13 @@ study:
     variability.seed: {from: 1, to: 60}
     training.micro_batch: [1, 3]
 """
+VARIED = {
+    "model": {"stages": [{"forward": "1 s", "backward": "2 s"}]},
+    "cluster": {"topology": "dgx-a100-80gb", "gpus": 4},
+    "training": {"micro_batch": 1, "global_batch": 4},
+    "parallel": {"data": {"size": 4}},
+    "variability": {"runs": 100, "jitter": 0.05, "gpus": {"spread": 0.02}},
+}
 
 
 def begin(directory: Path, *words: str) -> subprocess.Popen[str]:
@@ -89,6 +98,15 @@ def test_two_workers_give_the_same_rows_and_one_that_is_killed_loses_none(
     assert rows(out) == {row["key"]: row for row in here.rows}
     assert len(here.rows) == 120
     assert [row["status"] for row in here.rows[:2]] == ["fits", "refused"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_runs_of_a_varying_step_are_the_same(running: tuple[str, list[subprocess.Popen[str]]]) -> None:
+    address, _ = running
+    scenario = load(VARIED)
+    here, there = (simulate_runs(scenario, **some).document()["variability"] for some in ({}, {"dask": address}))
+    assert json.dumps(here) == json.dumps(there)
 
 
 def begin_sweep(directory: Path, path: Path, out: Path, address: str) -> subprocess.Popen[str]:

@@ -291,7 +291,7 @@ def test_another_study_does_not_go_on(tmp_path: Path, changed: dict[str, Any], w
 LINES = {
     "no JSON": ("nonsense", "is no JSON: Expecting value"),
     "a list": ("[]", "is no mapping"),
-    "no figures": ('{"key": "b", "status": "fits"}', "has no step_time_s, estimated_step_time_s, tokens_per_s and "),
+    "no figures": ('{"key": "b", "status": "fits"}', "has no step_time_s, estimated_step_time_s, p95_step_time_s and "),
     "a text": (json.dumps(row("b") | {"step_time_s": "abc"}), "step_time_s is no number"),
     "infinite": (json.dumps(row("b") | {"mfu": float("inf")}), "mfu is no number"),
     "large": (json.dumps(row("b") | {"gpus": 10**400}), "gpus is no number"),

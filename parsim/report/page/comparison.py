@@ -36,7 +36,7 @@ Rows = list[list[Content]]
 def metrics(entries: Sequence[ShownRun]) -> str:
     """The figures of merit, with what changed against the first run."""
     rows: Rows = []
-    estimated = any(entry.report.estimate.of == "bands" for entry in entries)
+    estimated = any(entry.report.estimate.of == "bands" or entry.report.measured.variability is not None for entry in entries)
     for metric in (*(ESTIMATES if estimated else ()), *METRICS, *costs(entry.document for entry in entries)):
         values = [value_of(entry.report, entry.document, metric) for entry in entries]
         if all(value is None for value in values):

@@ -58,10 +58,14 @@ def tiles(report: Metrics, document: Document) -> str:
         "tokens_per_s_per_gpu": f"{number(report.samples_per_s)} samples/s in all",
     }
     chosen = dict.fromkeys(_TILES)
-    if (band := report.estimate.step_time_band_s) is not None:
+    band, varied = report.estimate.step_time_band_s, report.measured.variability
+    if band is not None or varied is not None:
         undefined = {key for key, value in report.estimate.document().items() if value is None}
         chosen = {key if (own := _ESTIMATED.get(key, key)).rpartition(".")[2] in undefined else own: None for key in _TILES}
-        notes["estimate.step_time_s"] = f"80 %: {seconds(band[0])} to {seconds(band[1])}; simulated {seconds(report.step_time)}"
+        if band is not None:
+            notes["estimate.step_time_s"] = f"80 %: {seconds(band[0])} to {seconds(band[1])}; simulated {seconds(report.step_time)}"
+        else:
+            notes["estimate.step_time_s"] = f"mean of the runs; undisturbed {seconds(report.step_time)}"
         notes["estimate.mfu"] = f"simulated {percent(report.mfu)}, HFU {percent(report.hfu)}"
         notes["estimate.tokens_per_s"] = f"simulated {number(report.tokens_per_s)}"
     if (peaks := report.estimate.peak_band_bytes) is not None:
@@ -81,7 +85,8 @@ def _tile(report: Metrics, document: Document, metric: PageMetric, note: str) ->
 
 def breakdown(report: Metrics) -> str:
     """Where the step goes: a bar, and the same as numbers beside the critical path."""
-    words = f"<p>Simulated time line of rank {report.breakdown_rank}, whose optimizer step ends last; definitions below.</p>"
+    once = "Simulated" if report.measured.variability is None else "Undisturbed"
+    words = f"<p>{once} time line of rank {report.breakdown_rank}, whose optimizer step ends last; definitions below.</p>"
     return words + breakdown_bar(report, report.step_time) + breakdown_table(report)
 
 
@@ -377,7 +382,7 @@ def money(report: Metrics) -> str:
         return ""
     values = report.bill.metrics() | {f"estimate.{key}": value for key, value in report.estimate.document().items()}
     rows: list[list[Content]] = []
-    for line in statement(report.bill, report.estimate):
+    for line in statement(report.bill, report.estimate, varied=report.measured.variability is not None):
         defined = DEFINITIONS[line.key.partition(".")[0]]
         head = f'<a href="#def-{defined.name}" title="{escape(defined.text)}">{escape(line.title)}</a>'
         rows.append([Cell(line.title, html=head), line.note, Cell(line.text, values[line.key], line.key)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from parsim.errors import Finding, InputError
 from parsim.report.communication import busiest
 from parsim.report.lanes import MOST_RANKS, timeline_data
 from parsim.report.selection import Window, choose, first_of_stages, inches, named, read_ranks
@@ -33,7 +34,7 @@ class Plot:
         self._report = report
 
     def __repr__(self) -> str:
-        return f"<figures of {self._report.measured.name}: timeline, memory, breakdown, collectives, links>"
+        return f"<figures of {self._report.measured.name}: timeline, memory, breakdown, collectives, links, variability>"
 
     def timeline(
         self,
@@ -112,3 +113,12 @@ class Plot:
         report = self._report
         name = f"{report.measured.name}: links"
         return links_figure(busiest(report.links), inches(width), title=name if title is None else title)
+
+    def variability(self, *, width: str | float = PAGE, title: str | None = None) -> Figure:
+        """How the step spreads over its runs, and what each cause does; raises `InputError` where there is one run."""
+        from parsim.report.plots.variability import variability_figure
+
+        report = self._report
+        if (varied := report.measured.variability) is None:
+            raise InputError(Finding("one run does not spread", "variability.runs", 1, "simulate several: variability.runs=200"))
+        return variability_figure(varied, report.measured.name if title is None else title, inches(width))

@@ -196,6 +196,11 @@ METRICS: tuple[Metric, ...] = (
         "estimated_step_time_s", "estimated step", "s", "lower", of("estimate", "step_time_s"), (),
         "The simulated step, corrected by what published runs like it took (estimate.step_time_s).",
     ),
+    Metric(
+        "p95_step_time_s", "p95 of the step", "s", "lower", of("variability", "step_time_s", "p95"), ("p95_step_time", "p95"),
+        "What 95 % of the runs do not exceed, over clusters where GPUs are drawn, else over steps; see variability.",
+        "variability.runs, at least 60, and something that varies",
+    ),
     Metric("tokens_per_s", "tokens/s", "tokens/s", "higher", of("tokens_per_s")),
     Metric("samples_per_s", "samples/s", "samples/s", "higher", of("samples_per_s")),
     Metric("tokens_per_s_per_gpu", "tokens/s per GPU", "tokens/s", "higher", of("tokens_per_s_per_gpu")),

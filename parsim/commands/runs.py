@@ -1,0 +1,35 @@
+"""What `parsim run` does where a step is made many times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from parsim.terminal import progress, remark
+
+if TYPE_CHECKING:
+    from parsim.report import Report
+    from parsim.scenario import Scenario
+
+
+def repeated(
+    scenario: Scenario, out: Path | None, *, unfolded: bool, until: str | None, workers: int | None, dask: str | None, quiet: bool
+) -> Report:
+    """The report of a step that is made many times; runs are kept in `out` as they come."""
+    from parsim.monte_carlo.stopping import until as enough
+    from parsim.study.monte_carlo.runs import simulate_runs
+
+    try:
+        return simulate_runs(
+            scenario,
+            unfolded=unfolded,
+            out=out,
+            until=None if until is None else enough(until),
+            workers=workers,
+            dask=dask,
+            watch=lambda came, total: progress("Making runs", came, total, quiet=quiet),
+        )
+    except KeyboardInterrupt:
+        if out is not None:
+            remark(f"The runs so far are in {out / 'runs.jsonl'}; the same command goes on with them.")
+        raise

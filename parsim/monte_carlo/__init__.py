@@ -1,0 +1,1 @@
+"""Many runs of one disturbed step: which are asked for, when they are enough, and what becomes of them."""

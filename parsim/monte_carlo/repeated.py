@@ -1,0 +1,58 @@
+"""The runs that a scenario asks for, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+
+from parsim.disturbed import DisturbedStep
+from parsim.errors import Finding
+from parsim.monte_carlo.gather import Answer, Disturbed, gather
+from parsim.monte_carlo.question import Question, Sampled, Sampler, answers
+from parsim.monte_carlo.stopping import Until
+from parsim.prepared import Prepared
+from parsim.report.measured import compress_ranges
+from parsim.report.variability import RunStatistics
+from parsim.variability import STATIC
+
+NOTHING = Finding(
+    "every run is the same step: nothing varies", "variability.runs",
+    suggestion="write variability.jitter, gpus or host, or variability: typical",
+)  # fmt: skip
+"""a warning where runs are asked for and nothing is drawn"""
+
+
+def repeated(
+    prepared: Prepared, nominal: float, *, answer: Callable[[Sampler], Answer] | None = None, until: Until | None = None
+) -> RunStatistics | None:
+    """What the runs of a step come to that takes `nominal` seconds undisturbed; None where nothing is drawn.
+
+    `answer` gets questions answered elsewhere. Raises what a step raises.
+    """
+    settings = prepared.built.scenario.settings.variability
+    step = DisturbedStep(prepared, nominal)
+    if not step.causes:
+        return None
+    of = Disturbed(step.causes, frozenset(STATIC), nominal, prepared.built.seed, step.method)
+
+    def ranks(rank: int) -> str:
+        return _class_of(prepared, rank)
+
+    return gather(here(step) if answer is None else answer(step), of, settings.runs, until=until, ranks=ranks)
+
+
+def here(sampler: Sampler) -> Answer:
+    """Answers questions in this process, those with the same causes together."""
+
+    def answer(questions: Sequence[Question]) -> Iterator[tuple[Question, Sampled]]:
+        for _, group in groupby(questions, key=lambda one: one.causes):
+            asked = list(group)
+            yield from zip(asked, answers(sampler, asked), strict=True)
+
+    return answer
+
+
+def _class_of(prepared: Prepared, rank: int) -> str:
+    """The ranks that a rank's class holds, as ranges."""
+    chosen = prepared.classes.represents[rank]
+    return compress_ranges(one for one, representative in prepared.classes.represents.items() if representative == chosen)

@@ -1,0 +1,115 @@
+"""How the step spreads over its runs: pictures that follow the page's light and dark, and the same as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from html import escape
+from typing import TYPE_CHECKING
+
+from parsim.report import variability_text as words
+from parsim.report.plots import style
+from parsim.report.quantities import seconds
+from parsim.report.variability import RunStatistics, Spread
+
+if TYPE_CHECKING:
+    from parsim.report.metrics import Metrics
+
+_WIDTH, _HEIGHT = 620, 206
+_LEFT, _RIGHT, _TOP, _BOTTOM = 12, 12, 50, 24
+_ROW, _NAMES = 24, 150
+
+
+def variability(report: Metrics) -> str:
+    """The section; empty where there is one run."""
+    varied = report.measured.variability
+    if varied is None:
+        return ""
+    table = words.causes(varied)
+    said = "".join(f"<p>{escape(note)}</p>" for note in words.notes(varied))
+    pictures = "".join(_histogram(one) for one in (varied, varied.steps) if one is not None) + _tornado(varied)
+    return (
+        f'<div class="spreads">{pictures}</div>{words.spreads(varied).html("spread", sortable=False)}'
+        f"{'' if table is None else table.html('causes')}{said}"
+    )
+
+
+def _histogram(varied: RunStatistics) -> str:
+    """How many runs took how long, with the undisturbed step, the mean and p95."""
+    times = varied.step_times
+    edges, counts, far = times.bins()
+    low, high = min(edges[0], times.nominal, times.mean), max(edges[-1], times.nominal, times.mean)
+    low, high = (low, high) if high > low else (0.99 * low, 1.01 * high)
+
+    def x(time: float) -> float:
+        return _LEFT + (time - low) / (high - low) * (_WIDTH - _LEFT - _RIGHT)
+
+    ground, most = _HEIGHT - _BOTTOM, max(counts)
+    bars = "".join(
+        f'<rect x="{x(a):.1f}" y="{ground - count / most * (ground - _TOP):.1f}" width="{max(1.0, x(b) - x(a) - 1):.1f}"'
+        f' height="{count / most * (ground - _TOP):.1f}"><title>{count:,} runs, {seconds(a)} to {seconds(b)}</title></rect>'
+        for a, b, count in zip(edges, edges[1:], counts, strict=False)
+        if count
+    )
+    ends = (
+        f'<text class="soft" x="{_LEFT}" y="{_HEIGHT - 6}">{seconds(low)}</text>'
+        f'<text class="soft" x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 6}" text-anchor="end">{seconds(high)}</text>'
+        f'<text class="soft" x="{_WIDTH / 2}" y="{_HEIGHT - 6}" text-anchor="middle">{words.beyond(far)}</text>'
+    )
+    label = f"Step times of {varied.runs:,} {varied.over}"
+    return _svg(label, _HEIGHT, f'<g fill="{style.BLUE}">{bars}</g>{"".join(_marks(times, x, ground))}{ends}')
+
+
+def _marks(times: Spread, x: Callable[[float], float], ground: float) -> Iterator[str]:
+    """Lines at the undisturbed step, the mean and p95; each with its name in a row of its own, so that near ones can be read."""
+    known = [("undisturbed", times.nominal, "", 0), ("mean", times.mean, "4 3", 1), ("p95", times.quantile(0.95), "1 3", 2)]
+    for name, time, dashes, row in known:
+        if time is None:
+            continue
+        at = x(time)
+        anchor = "start" if at < 0.75 * _WIDTH else "end"
+        shift = 4 if anchor == "start" else -4
+        dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+        yield (
+            f'<path class="mark" d="M{at:.1f} {ground}V{_TOP - 46 + 14 * row}"{dashed}/>'
+            f'<text x="{at + shift:.1f}" y="{_TOP - 37 + 14 * row}" text-anchor="{anchor}">{name} {seconds(time)}</text>'
+        )
+
+
+def _tornado(varied: RunStatistics) -> str:
+    """A pair of bars per cause: what it costs alone, and what removing it saves."""
+    if not varied.causes or varied.step_times.nominal <= 0:
+        return ""
+    nominal = varied.step_times.nominal
+    bars = [(words.CAUSES.get(one.cause, one.cause), one.alone_s - nominal, -one.exposed_s) for one in varied.causes]
+    reach = max(abs(value) for _, *values in bars for value in values) or nominal
+    middle = _NAMES + (_WIDTH - _NAMES) / 2
+    half = (_WIDTH - _NAMES) / 2 - 62
+    parts = []
+    for row, (name, alone, removed) in enumerate(bars):
+        top = 30 + row * _ROW
+        parts.append(f'<text x="{_NAMES - 8}" y="{top + 13}" text-anchor="end">{escape(name)}</text>')
+        for value, colour, what in ((alone, style.VERMILION, "alone"), (removed, style.GREEN, "removed")):
+            length = abs(value) / reach * half
+            left = middle if value >= 0 else middle - length
+            at, anchor = (left + length + 4, "start") if value >= 0 else (left - 4, "end")
+            percent = f"{100 * value / nominal:+.2f} %"
+            if what == "alone" or abs(value) > 0:
+                parts.append(
+                    f'<rect x="{left:.1f}" y="{top}" width="{length:.1f}" height="16" fill="{colour}">'
+                    f"<title>{escape(name)} {what}: {percent}</title></rect>"
+                    f'<text x="{at:.1f}" y="{top + 13}" text-anchor="{anchor}">{percent}</text>'
+                )
+    height = 38 + len(bars) * _ROW
+    heads = (
+        f'<text class="soft" x="{middle - 6}" y="18" text-anchor="end">removed</text>'
+        f'<text class="soft" x="{middle + 6}" y="18">alone, of the undisturbed step</text>'
+        f'<path class="mark" d="M{middle} 24V{height - 8}"/>'
+    )
+    return _svg("What each cause does to the mean step", height, "".join(parts) + heads)
+
+
+def _svg(label: str, height: float, drawn: str) -> str:
+    return (
+        f'<figure><figcaption class="soft">{escape(label)}</figcaption><svg class="spread" role="img" aria-label="{escape(label)}"'
+        f' viewBox="0 0 {_WIDTH} {height}">{drawn}</svg></figure>'
+    )
