@@ -17,7 +17,7 @@ from parsim.hardware.fabric.node import Node
 from parsim.hardware.fabric.routes import TIER_HOST, TIER_NETWORK, TIER_SOCKET, TIER_SWITCH, Route
 from parsim.report.table import Column, Table
 from parsim.scenario import files
-from parsim.scenario.build import machine as machine_of
+from parsim.scenario.build_machine import machine as machine_of
 from parsim.scenario.load import load
 from parsim.scenario.machines import machines
 from parsim.units import format_rate, format_time

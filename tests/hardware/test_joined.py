@@ -9,7 +9,7 @@ from parsim.hardware.collectives import collective_cost as ring_cost
 from parsim.hardware.fabric.joined import JoinedFabric
 from parsim.hardware.nccl.cost import collective_cost
 from parsim.scenario import load
-from parsim.scenario.build import machine
+from parsim.scenario.build_machine import machine
 from parsim.study.topology import survey, text
 
 TWO = [{"use": "hgx-h100", "count": 2}, {"use": "dgx-a100-80gb", "count": 2}]

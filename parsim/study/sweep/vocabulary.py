@@ -12,7 +12,7 @@ from typing import Literal
 
 from parsim.errors import InputError
 from parsim.scenario.batch import resolve_batch
-from parsim.scenario.build import machine
+from parsim.scenario.build_machine import machine
 from parsim.scenario.scenario import Scenario
 from parsim.scenario.schema import FREE, is_key, leaves
 from parsim.scenario.shortforms import SHORT, long_key
