@@ -57,6 +57,20 @@ def kernels(prepared):
 # -- closed forms ------------------------------------------------------------------------------------------------------------------------
 
 
+def test_one_slow_gpu_of_64_holds_back_all_as_64_slow_ones_would():
+    """What every rank waits for is the slow one's: its kernels, and nothing else, take 1/0.8 of their time."""
+    steps = []
+    for slow in ([], [5], range(64)):
+        built = job({"slow": [{"rank": rank, "speed": 0.8} for rank in slow]}, nodes=8, data={"strategy": "ddp"})
+        run = execute(built, unfolded=True)
+        compute = [op for op in run.trace.program.ops if op.lanes[0].rank == 5 and op.lanes[0].name == COMPUTE]
+        steps.append((run.trace.makespan, fsum(op.duration for op in compute if op.collective is None)))
+    (nominal, work), (one, slowed), (everybody, _) = steps
+    assert one == pytest.approx(everybody, rel=1e-9)
+    assert slowed == pytest.approx(work / 0.8, rel=1e-9)
+    assert nominal < one <= nominal + work * (1 / 0.8 - 1) * (1 + 1e-9)
+
+
 def test_replicas_wait_for_the_slowest_gpu():
     """A step of compute and then communication takes what the slowest GPU's compute takes, and the communication."""
     built = job({"gpus": {"spread": 0.03}}, data={"strategy": "ddp", "overlap_reduce": False})
