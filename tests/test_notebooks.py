@@ -61,13 +61,14 @@ def test_notebook_runs_and_shows(path):
     assert rich, "a notebook shows something"
 
 
-def test_there_are_five_and_their_cells_have_ids():
+def test_there_are_six_and_their_cells_have_ids():
     assert [path.stem for path in NOTEBOOKS] == [
         "1-first-run",
         "2-data-parallel-and-zero",
         "3-pipeline-schedules",
         "4-sizing-a-cluster",
         "5-expert-parallelism",
+        "6-imperfect-clusters",
     ]
     for path in NOTEBOOKS:
         notebook = json.loads(path.read_text(encoding="utf-8"))
