@@ -185,10 +185,14 @@ def masked_flop(block: Block, sequence: int) -> float:
     return _core(block, sequence, causal=False) - _core(block, sequence)
 
 
+def forward_alone(model: Model, sequence: int) -> float:
+    """Forward FLOP per token that no backward pass follows: indexers."""
+    return math.fsum(count * _chooses(block, sequence) for block, count in _distinct(model)) / (sequence if model.sequence else 1)
+
+
 def _trained(model: Model, sequence: int) -> float:
     """Three times the forward pass, but once of what has no backward pass; FLOP per token."""
-    once = math.fsum(count * _chooses(block, sequence) for block, count in _distinct(model))
-    return 3.0 * forward_flop(model, sequence) - 2.0 * once / (sequence if model.sequence else 1)
+    return 3.0 * forward_flop(model, sequence) - 2.0 * forward_alone(model, sequence)
 
 
 def _exact(model: Model, sequence: int, _: Recompute) -> float:

@@ -16,6 +16,7 @@ from parsim.model.flops import (
     attention_layers,
     attention_width,
     flop_per_token,
+    forward_alone,
     forward_flop,
     repeated_flop,
     repeated_work,
@@ -52,6 +53,10 @@ class Subject:
         return parameter_count(self.model)
 
 
+_EXECUTED = ("exact", "exact-full", "megatron-lm", "hfu")
+"""conventions that count products as they run"""
+
+
 @dataclass(frozen=True)
 class Counted:
     """One convention's answer."""
@@ -65,6 +70,8 @@ class Counted:
     """per token (per sample for models without sequences), forward and backward [FLOP]"""
     repeated: float = 0.0
     """what recomputation adds to it for HFU [FLOP]"""
+    alone: float = 0.0
+    """what of it runs forward only: it is counted once where all else is counted three times [FLOP]"""
 
 
 def subject(name: str, sequence: int | None = None) -> Subject:
@@ -208,7 +215,9 @@ def hardware(of: Subject, recompute: Recompute = "full") -> tuple[Counted, ...]:
 
 
 def _counted(of: Subject, name: str, recompute: Recompute = "full") -> Counted:
-    return Counted(name, CONVENTIONS[name].meaning, arithmetic(of, name, recompute), flop_per_token(of.model, of.sequence, name, recompute))
+    flop = flop_per_token(of.model, of.sequence, name, recompute)
+    alone = forward_alone(of.model, of.sequence) if name in _EXECUTED else 0.0
+    return Counted(name, CONVENTIONS[name].meaning, arithmetic(of, name, recompute), flop, alone=alone)
 
 
 def arithmetic(of: Subject, name: str, recompute: Recompute = "full") -> str:
@@ -243,12 +252,14 @@ def _executed(of: Subject, name: str, recompute: Recompute) -> str:
     core = whole.square if name == "exact-full" else whole.core
     rest = forward - whole.products - whole.core
     terms = [whole.products, core, rest]
-    routers = forward - flop_per_token(of.model, of.sequence, "megatron-lm") / 3 if name == "megatron-lm" else 0.0
+    alone = forward_alone(of.model, of.sequence)
+    routers = forward - (flop_per_token(of.model, of.sequence, "megatron-lm") + 2 * alone) / 3 if name == "megatron-lm" else 0.0
     text = (
         "3 x ("
         + " + ".join(f"{term:,.15g}" for term in terms if term)
         + (f" {'-' if routers > 0 else '+'} {abs(routers):,.15g}" if routers else "")
         + ")"
+        + (f" - 2 x {alone:,.15g}" if alone else "")
     )
     if name != "hfu":
         return text
@@ -257,8 +268,9 @@ def _executed(of: Subject, name: str, recompute: Recompute) -> str:
 
 
 def forward_only(counted: Counted) -> Counted:
-    """A third of it: what one forward pass counts."""
-    return replace(counted, arithmetic=f"({counted.arithmetic}) / 3", flop=counted.flop / 3, repeated=0.0)
+    """A third of it: what one forward pass counts. What runs forward only is counted as often as all else."""
+    again = f" + 2 x {counted.alone:,.15g}" if counted.alone else ""
+    return replace(counted, arithmetic=f"({counted.arithmetic}{again}) / 3", flop=(counted.flop + 2 * counted.alone) / 3, repeated=0.0)
 
 
 def counted_document(counted: Counted) -> dict[str, Any]:

@@ -49,9 +49,12 @@ def under(path: str, value: Any) -> dict[str, Any]:
 
 
 def laid(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` on top of `base`, mapping by mapping."""
+    """`over` on top of `base`, mapping by mapping; ``...`` takes a key away."""
     result = copy.deepcopy(dict(base))
     for key, value in over.items():
+        if value is ...:
+            result.pop(key, None)
+            continue
         below = result.get(key)
         result[key] = laid(below, value) if isinstance(below, dict) and isinstance(value, Mapping) else copy.deepcopy(value)
     return result
@@ -97,7 +100,13 @@ BOXES = {"topology": {**BOX, "nics": 1}, "nodes": 8, "gpus": "all"}
 FOUR_NODES = {"nodes": 4, "gpus": "all"}
 STREAM = [{"from": "gpu0", "to": "gpu1", "rate": "200 GB/s"}]
 TRANSFERS = [{"from": "gpu0", "to": "gpu1", "bytes": "20 MB", "every": "1 ms"}]
+TURNS = [{"from": "gpu0", "to": "gpu1", "rate": "200 GB/s", "every": "1 ms", "duty": 0.5}]
 PCIE = {"topology": "8x-rtx-4090-pcie"}
+MIXED = {
+    "topology": ..., "gpus": "all", "regions": [{"between": ["a", "b"], "bandwidth": "10 GB/s"}],
+    "nodes": [{"use": "hgx-h100", "count": 1, "gpus": 2}, {"use": "dgx-a100-80gb", "count": 1, "gpus": 2, "region": "b"}],
+}  # fmt: skip
+GROUPS = {"parallel__data__outer": {"size": 2, "local_steps": 4, "fragments": 2}}
 
 FAILING = {"mtbf_per_gpu": "50000 h", "checkpoint": {"stall": "60 s"}}
 RARE = {"mtbf_per_gpu": "50000 h"}
@@ -259,13 +268,30 @@ LEAVES: dict[str, Leaf] = {
     "parallel.data.optimizer_instances": leaf(
         2, 3, 4, parallel__data__strategy="zero1", software__profile="megatron-core", cluster__gpus=4
     ),
+    "parallel.data.batch_split": leaf(
+        "balanced", [2, 10, 10, 10], same={"even": None},
+        training={"gradient_accumulation": "auto", "global_batch": 32}, variability__slow=[{"rank": 0, "speed": 0.4}],
+    ),
+    "parallel.data.outer.size": leaf(4, 1, **GROUPS),
+    "parallel.data.outer.local_steps": leaf(2, 8, **GROUPS),
+    "parallel.data.outer.fragments": leaf(1, 4, **GROUPS),
+    "parallel.data.outer.overlap_steps": leaf(1, **GROUPS),
+    "parallel.data.outer.dtype": leaf("bf16", "int8", same={"fp32": None}, **GROUPS),
     "parallel.data.quantised_weights": leaf(True, parallel__data__strategy="zero3"),
     "parallel.data.quantised_gradients": leaf(True, parallel__data__strategy="zero3"),
     "parallel.data.secondary_partition": leaf(2, 3, 4, parallel__data__strategy="zero3"),
     "parallel.data.fsdp_version": leaf(1, same={"auto": None, 2: None}, parallel__data__strategy="fsdp"),
     "parallel.data.queues": leaf("separate", same={"shared": None}, parallel__data__strategy="fsdp", cluster=PCIE),
     "cluster.topology": leaf("hgx-h100", "8x-rtx-4090-pcie", "4x v100-32gb", BOX, training__precision="fp16", cluster__gpus=2),
-    "cluster.nodes": leaf(2, [{"use": "dgx-a100-80gb", "count": 2}], cluster__gpus="all"),
+    "cluster.nodes.use": leaf("hgx-h200", "dgx-a100-80gb", cluster=MIXED),
+    "cluster.nodes.count": leaf(2, cluster=MIXED),
+    "cluster.nodes.gpus": leaf(1, 3, "all", cluster=MIXED),
+    "cluster.nodes.nics": leaf(1, 2, cluster=MIXED),
+    "cluster.nodes.region": leaf("b", cluster=MIXED),
+    "cluster.nodes.set": leaf({"device": {"memory": "40 GiB"}}, cluster=MIXED),
+    "cluster.regions.between": leaf(["b", "c"], cluster=MIXED),
+    "cluster.regions.bandwidth": leaf("1 GB/s", "20 GB/s", cluster=MIXED),
+    "cluster.regions.latency": leaf("10 ms", cluster=MIXED),
     "cluster.gpus": leaf(2, "all"),
     "cluster.gpus_per_node": leaf(2, same={"all": None}),
     "cluster.placement": leaf(
@@ -304,6 +330,7 @@ LEAVES: dict[str, Leaf] = {
     "cluster.background.rate": leaf("50 GB/s", "150 GB/s", cluster__background=STREAM),
     "cluster.background.bytes": leaf("10 MB", "1 GiB", cluster__background=TRANSFERS),
     "cluster.background.at": leaf("1 ms", "2 ms", same={"0 s": None}, cluster__background=TRANSFERS),
+    "cluster.background.duty": leaf(0.25, 0.75, cluster__background=TURNS),
     "cluster.background.every": leaf("2 ms", "10 s", cluster__background=TRANSFERS),
     "software.profile": leaf("megatron-core", "deepspeed", same={"auto": None, "pytorch-2": None}),
     "software.effects": leaf("none", {"clock-ampere": 0.8}, same={"published": None}),
@@ -479,7 +506,14 @@ def written(path: str, value: Any, where: Mapping[str, Any]) -> dict[str, Any]:
     """The base scenario, changed to `where` the leaf matters, with the leaf set."""
     base = laid(BASE, where)
     section, _, key = path.rpartition(".")
-    if section in ("variability.slow", "variability.faults", "cluster.background", "economics.failures"):
+    if section in (
+        "variability.slow",
+        "variability.faults",
+        "cluster.background",
+        "cluster.nodes",
+        "cluster.regions",
+        "economics.failures",
+    ):
         holder, _, entries = section.partition(".")
         base[holder][entries][0][key] = value
         return base
