@@ -93,6 +93,9 @@ COUNTED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 """of whose parameters only the number is compared"""
+MASKED = ("deepseek-v3.2",)
+"""of whose attention transformers computes all scores and masks those that were not chosen, which kernels for chosen keys do not"""
+LANGUAGE = [name for name in SMALL if name not in ("vit", *MASKED)]
 MIXTURES = ("mixtral", "qwen2-moe", "qwen3-moe", "deepseek-v2", "deepseek-v3")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from small_models import SMALL, small
+from small_models import LANGUAGE, small
 from torch_side import counterpart, flop, gpu_kernels, ids, module, torch, transformers
 
 from parsim.model.catalogue import build_model
@@ -40,7 +40,7 @@ def of_torch(built: Any, attention: str, **inputs: Any) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("attention", ["eager", "mem-efficient", "flash2"])
-@pytest.mark.parametrize("name", [name for name in SMALL if name != "vit"])
+@pytest.mark.parametrize("name", LANGUAGE)
 def test_language_models(name: str, attention: str) -> None:
     if attention != "eager" and name in EAGER_ONLY:
         pytest.skip("transformers runs it with eager attention only")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from small_models import MIXTURES, SMALL, small
+from small_models import LANGUAGE, MIXTURES, small
 from torch_side import counterpart, gpu_kernels, ids, module, saved_bytes, torch, transformers
 
 from parsim.model import activations
@@ -20,7 +20,6 @@ from parsim.scenario import files
 BATCH, SEQUENCE = 3, 32
 EAGER_ONLY = ("bloom", "mpt", "gemma2")
 """transformers has no scaled_dot_product_attention for them"""
-LANGUAGE = [name for name in SMALL if name != "vit"]
 NEARLY = {
     "mpt": "the mask is a boolean tensor that masked_fill keeps, b s^2 bytes once per model",
     "qwen2-moe": "the chosen experts' weights are cast to 16 bit: 2 B instead of 4 per choice",
