@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from parsim.errors import Finding, ModelError
+from parsim.limits import MOST_LAYERS, beyond
 from parsim.model.families import MODEL_TYPES, Family
 from parsim.model.families.family import words
 from parsim.model.transformer import LARGEST, TransformerConfig, configure
@@ -51,9 +52,12 @@ HARMLESS = words(
 """Keys that change neither parameters nor work nor activation memory. ``quantization_config`` is how the checkpoint is
 stored; training precision is the scenario's. RoPE settings change angles, not shapes."""
 
-_WHOLE, _NUMBER, _FLAG, _TEXTS, _MAPPING = "a whole number", "a number", "true or false", "a list of texts", "a mapping"
+_WHOLE, _NUMBER, _FLAG, _TEXTS, _LIST, _MAPPING = "a whole number", "a number", "true or false", "a list of texts", "a list", "a mapping"
 KINDS = {
     "architectures": _TEXTS,
+    "num_hidden_layers": _WHOLE,
+    "no_rope_layers": _LIST,
+    "moe_layers": _LIST,
     "layer_types": _TEXTS,
     "attention_chunk_size": _WHOLE,
     "interleave_moe_layer_step": _WHOLE,
@@ -162,6 +166,8 @@ def _check_kinds(tree: Mapping[str, Any], path: str) -> None:
         for key, kind in KINDS.items()
         if tree.get(key) is not None and not _is_kind(tree[key], kind)
     ]
+    if not findings:  # families expand the layers by themselves
+        findings = beyond(tree.get("num_hidden_layers") or 0, MOST_LAYERS, "layers", f"{path}.num_hidden_layers")
     if findings:
         raise ModelError(findings)
 
@@ -172,7 +178,7 @@ def _is_kind(value: Any, kind: str) -> bool:
     if kind in (_WHOLE, _NUMBER):
         accepted = int if kind == _WHOLE else (int, float)
         return isinstance(value, accepted) and not isinstance(value, bool) and 0 <= value <= LARGEST
-    return isinstance(value, bool if kind == _FLAG else Mapping)
+    return isinstance(value, {_FLAG: bool, _LIST: list}.get(kind, Mapping))
 
 
 def _put(values: dict[str, Any], name: str, value: Any) -> None:

@@ -112,6 +112,8 @@ def test_an_unread_key_is_named() -> None:
         ("llama-7b", {"attention_bias": "yes"}, "must be true or false"),
         ("mistral-7b-v0.1", {"sliding_window": "wide"}, "must be a whole number, is 'wide'"),
         ("mistral-7b-v0.1", {"sliding_window": -4}, "must be a whole number"),
+        ("mistral-7b-v0.1", {"num_hidden_layers": {}, "max_window_layers": 2}, "must be a whole number, is {}"),
+        ("mistral-7b-v0.1", {"num_hidden_layers": 10**9, "max_window_layers": 2}, "1,000,000,000 layers: at most 100,000"),
         ("gemma-2-9b", {"layer_types": 7}, "must be a list of texts"),
         ("mpt-7b", {"expansion_ratio": "four"}, "must be a number"),
         ("mpt-7b", {"expansion_ratio": math.nan}, "must be a number"),
