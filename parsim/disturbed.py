@@ -25,7 +25,7 @@ from parsim.simulation.factors import Factors
 from parsim.simulation.longest_path import Chains, Meeting, ends
 from parsim.simulation.op_factors import Columns, Disturbance, Kernels, OpFactors
 from parsim.simulation.trace import Trace
-from parsim.variability import CAUSES, STATIC, Variability
+from parsim.variability import STATIC, Variability
 
 MOST_EVENTS = 50_000
 """ops of all replicas that a run by events may have; a larger step is a longest path (a core runs about 200,000 of them a second)"""
@@ -247,11 +247,3 @@ class _Slowness:
         if not times or (len(times) > 1 and times[0][0] <= times[1][0] * (1 + 1e-12)):
             return -1, times[0][0] if times else 1.0
         return -times[0][1], times[0][0]
-
-
-def disturbed(prepared: Prepared, run: int, causes: Iterable[str] | None = None) -> StepSample:
-    """One sample; who wants many makes a `DisturbedStep` once."""
-    return DisturbedStep(prepared).samples([run], causes)[0]
-
-
-__all__ = ["CAUSES", "STATIC", "DisturbedStep", "StepSample", "disturbed"]

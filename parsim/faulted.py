@@ -21,6 +21,8 @@ from parsim.units import format_time
 
 _NOTHING = 1e-9
 """relative: two step times this close are equal"""
+_IDLE = "it acts on nothing"
+"""how the reason of a fault begins that deserves a warning"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,27 +89,22 @@ class FaultedStep:
     def effect(self, outcome: Outcome, faults: Sequence[Fault]) -> FaultEffect:
         """The outcome in a report's words."""
         ranks = self.prepared.plan.mesh.ranks
-        if outcome.failure is not None:
-            at = outcome.failure.at
-            return FaultEffect(None, ended=False, failed_at_s=at, gpu_seconds_lost=ranks * at, why=self._failed(outcome))
+        if (failure := outcome.failure) is not None:
+            why = f"the step fails at {format_time(failure.at)}: {failure.why}"
+            return FaultEffect(None, ended=False, failed_at_s=failure.at, gpu_seconds_lost=ranks * failure.at, why=why)
         late = outcome.end - self.nominal
         lost = ranks * late if abs(late) > _NOTHING * self.nominal else 0.0
         return FaultEffect(outcome.end, ended=True, failed_at_s=None, gpu_seconds_lost=lost, why=self._ended(outcome.end, faults))
-
-    @staticmethod
-    def _failed(outcome: Outcome) -> str:
-        assert outcome.failure is not None
-        return f"the step fails at {format_time(outcome.failure.at)}: {outcome.failure.why}"
 
     def _ended(self, end: float, faults: Sequence[Fault]) -> str:
         late = end - self.nominal
         if abs(late) > _NOTHING * self.nominal:
             return f"the step takes {format_time(abs(late))} {'longer' if late > 0 else 'less'} ({100 * late / self.nominal:+.3g} %)"
         if all(fault.begin >= end for fault in faults):
-            return f"it acts on nothing: the step has ended at {format_time(end)}"
+            return f"{_IDLE}: the step has ended at {format_time(end)}"
         wires = [fault for fault in faults if isinstance(fault, LinkFault)]
         if len(wires) == len(faults) and not any(self.likes.link(link) is not None for fault in wires for link in fault.links):
-            return "it acts on nothing: no transfer of the step crosses it"
+            return f"{_IDLE}: no transfer of the step crosses it"
         return "the step takes as long as without it: it hides in what others take anyway"
 
     def warnings(self, rows: Sequence[FaultRow]) -> list[Finding]:
@@ -115,7 +112,7 @@ class FaultedStep:
         return [
             Finding(f"{row.fault}: {row.effect.why}", row.key, suggestion="the time counts from the begin of the step")
             for row in rows
-            if row.effect.why.startswith("it acts on nothing")
+            if row.effect.why.startswith(_IDLE)
         ]
 
 

@@ -6,17 +6,15 @@ rank that changes its speed re-rates the kernel under way. What does not come ba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isnan, prod
 from typing import Any
 
 from parsim.faults import Capacities, Fault, LinkFault, RankFault, SlowWindow
-from parsim.hardware.transfers import Background
 from parsim.program.program import COMPUTE, OpSpec, Program
-from parsim.simulation.devices import Interference
-from parsim.simulation.engine import Engine, Run
-from parsim.simulation.processes import Bounded, Interconnect, Process
+from parsim.simulation.engine import Run
+from parsim.simulation.processes import Bounded, Process
 from parsim.simulation.trace import Trace
 from parsim.units import format_time
 
@@ -59,21 +57,6 @@ class Likes:
     def rank(self, rank: int) -> int | None:
         """The rank that stands for it."""
         return rank if self.ranks is None else self.ranks.get(rank)
-
-
-def run_with_faults(
-    program: Program,
-    interconnect: Interconnect,
-    faults: Sequence[Fault],
-    likes: Likes | None = None,
-    *,
-    interference: Interference | None = None,
-    background: Iterable[Background] = (),
-) -> Outcome:
-    """Run a program while things break."""
-    broken = Breaking(faults, likes or Likes(), interconnect.capacity)
-    engine = Engine(program, interconnect, interference=interference, background=background, processes=broken.processes())
-    return broken.outcome(engine.run())
 
 
 @dataclass

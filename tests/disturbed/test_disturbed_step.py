@@ -7,7 +7,7 @@ from math import fsum, sqrt
 import numpy as np
 import pytest
 
-from parsim.disturbed import EVENTS, DisturbedStep, disturbed
+from parsim.disturbed import EVENTS, DisturbedStep
 from parsim.errors import InputError
 from parsim.parallel.groups import TENSOR
 from parsim.prepared import prepare
@@ -227,7 +227,7 @@ def test_causes_and_runs_do_not_disturb_each_other():
     step = DisturbedStep(prepare(job(ALL, data={"strategy": "ddp"})))
     alone = DisturbedStep(prepare(job({"gpus": {"spread": 0.02}}, data={"strategy": "ddp"})))
     assert [s.step_time for s in step.samples([4, 2], ["gpus"])] == [s.step_time for s in alone.samples([4, 2])]
-    assert step.samples([2])[0] == step.samples(range(3))[2] == disturbed(prepare(job(ALL, data={"strategy": "ddp"})), 2)
+    assert step.samples([2])[0] == step.samples(range(3))[2] == DisturbedStep(prepare(job(ALL, data={"strategy": "ddp"}))).samples([2])[0]
     assert step.samples([0], [])[0].step_time == step.nominal
     assert step.samples([0], [])[0].slowest == -1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from broken_runs import run_with_faults
 from test_folding import H100, HASHED, NARROW_RAILS, OVERSUBSCRIBED, STREAM, differences, scenario
 
 from parsim import theory
@@ -14,7 +15,6 @@ from parsim.run import simulate
 from parsim.scenario import load
 from parsim.scenario.build import build
 from parsim.simulation.engine import Engine
-from parsim.simulation.faults import run_with_faults
 
 DP = scenario(H100, 2, {"strategy": "fsdp"})
 THIN = {"nic": "node1/nic2", "at": "1 ms", "bandwidth": "x0.5"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf, isnan
 
 import pytest
+from broken_runs import run_with_faults
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs import job, measured, stages
@@ -14,7 +15,7 @@ from parsim.faults import LinkFault, RankFault, SlowWindow
 from parsim.hardware.flows import CollectiveCost, Flow
 from parsim.program.program import Collective, Lane, Program
 from parsim.simulation.engine import Engine
-from parsim.simulation.faults import Likes, run_with_faults
+from parsim.simulation.faults import Likes
 
 GB, MS = 1e9, 1e-3
 
