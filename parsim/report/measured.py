@@ -30,7 +30,7 @@ from parsim.simulation.replay import Mode
 from parsim.simulation.trace import Trace
 
 if TYPE_CHECKING:
-    from parsim.simulation.training import Training
+    from parsim.simulation.training import InterruptedTraining
 
 CATEGORIES = (
     "context",
@@ -392,7 +392,7 @@ class Measured:
     """optimizer steps of the whole training; None: the scenario gives its length in tokens, or not at all"""
     economics: Economics | None = None
     """prices, power and failures; None: nobody asked"""
-    weeks: Training | None = None
+    weeks: InterruptedTraining | None = None
     """the training with its failures, to be simulated; None: no horizon"""
     profiled: Profiled = field(default_factory=Profiled)
     faults: Faults | None = None

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from parsim.report.goodput import Failures
 from parsim.report.quantities import number, percent, points, seconds
 from parsim.report.statement import BillLine
-from parsim.simulation.training import Piece, Training, TrainingRun, train
+from parsim.simulation.training import InterruptedTraining, Piece, TrainingRun, train
 
 KINDS = ("train", "save", "lost", "detect", "restart", "wait")
 """what a stretch of wall time may be"""
@@ -130,7 +130,7 @@ class TrainingWeeks:
         return f"{seconds(self.run.wall)} of training with failures, one sample path (seed {self.run.training.seed})"
 
 
-def played(training: Training, failures: Failures, gpus: int, work: float | None) -> TrainingWeeks:
+def played(training: InterruptedTraining, failures: Failures, gpus: int, work: float | None) -> TrainingWeeks:
     """Play a training through; `work` [s]: its length without failures, None where it is unknown."""
     whole = replace(training, interval=failures.interval, work=inf if work is None else work)
     return TrainingWeeks(train(whole), failures, gpus)

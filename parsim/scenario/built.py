@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from parsim.hardware.transfers import Background
     from parsim.model.model import Model
     from parsim.scenario.scenario import Scenario
-    from parsim.simulation.training import Training as SimulatedTraining
+    from parsim.simulation.training import InterruptedTraining
     from parsim.variability import Variability
 
 
@@ -63,7 +63,7 @@ class Built:
     """optimizer steps of the whole training; None: the scenario does not say"""
     economics: Mapping[str, Any] | None = None
     """facts for `parsim.report.economics.economics`; None: nobody asked"""
-    weeks: SimulatedTraining | None = None
+    weeks: InterruptedTraining | None = None
     """the training with its failures, without its length in work; None: no horizon"""
     effects: Effects = field(default_factory=Effects)
     """what training steps show and single kernels do not"""

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from parsim.hardware.fabric.cluster import Cluster
     from parsim.model.model import Model
     from parsim.parallel.settings import DataParallel, Training
-    from parsim.simulation.training import Cause, Policy
-    from parsim.simulation.training import Training as SimulatedTraining
+    from parsim.simulation.training import Cause, InterruptedTraining, Policy
 
 RESTARTS = {"restart": 300.0, "elastic": 300.0, "hot_spare": 120.0, "replica": 180.0}
 """policy -> from when a failure is noticed until training goes on [s]"""
@@ -62,7 +61,7 @@ class Reliability:
     """Facts for `parsim.report.goodput.Failures` and for `parsim.simulation.training.Training`; None where nobody asked."""
 
     failures: dict[str, Any] | None = None
-    training: SimulatedTraining | None = None
+    training: InterruptedTraining | None = None
     reason: str = ""
     """why there is no goodput"""
     assumptions: list[Assumption] = field(default_factory=list)
@@ -303,7 +302,7 @@ def _facts(job: Job, causes: tuple[Cause, ...], stall: float, lag: float) -> dic
 
 def _simulated(job: Job, causes: tuple[Cause, ...], facts: dict[str, Any], lag: float, found: Reliability) -> None:
     """What the simulation of the weeks needs."""
-    from parsim.simulation.training import Training as SimulatedTraining
+    from parsim.simulation.training import InterruptedTraining
 
     recovery, horizon = job.section.recovery, float(job.section.horizon or 0.0)
     pieces = (
@@ -314,7 +313,7 @@ def _simulated(job: Job, causes: tuple[Cause, ...], facts: dict[str, Any], lag: 
         text = f"about {pieces:,.0f} stretches of training, saving and restarting; at most {MOST_PIECES:,} are simulated"
         found.findings.append(Finding(text, "economics.horizon", job.section.horizon, "simulate less time"))
         return
-    found.training = SimulatedTraining(
+    found.training = InterruptedTraining(
         causes, facts["interval"], facts["checkpoint"], horizon, lag, cast("Policy", recovery.policy), job.replicas, recovery.spares,
         RESTARTS[recovery.policy] if recovery.restart_time == "auto" else float(recovery.restart_time), seed=job.seed,
     )  # fmt: skip

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from parsim.model.model import Model
     from parsim.parallel.settings import DataParallel, Training
     from parsim.scenario.schema import ScenarioSchema
-    from parsim.simulation.training import Training as SimulatedTraining
+    from parsim.simulation.training import InterruptedTraining
 
 STALE = 90
 """days after which an example price is called old"""
@@ -42,7 +42,7 @@ class Pricing:
     """The facts that `parsim.report.economics.Economics` is made of, None where nobody asked; and what to tell the user."""
 
     facts: dict[str, Any] | None = None
-    weeks: SimulatedTraining | None = None
+    weeks: InterruptedTraining | None = None
     """the training with its failures, where a horizon is given"""
     assumptions: list[Assumption] = field(default_factory=list)
     warnings: list[Finding] = field(default_factory=list)

@@ -48,7 +48,7 @@ class Cause:
 
 
 @dataclass(frozen=True)
-class Training:
+class InterruptedTraining:
     """What happens over weeks; all times in seconds."""
 
     causes: tuple[Cause, ...]
@@ -87,7 +87,7 @@ class Piece:
 class TrainingRun:
     """One sample path."""
 
-    training: Training
+    training: InterruptedTraining
     wall: float
     work: float
     """useful work [s]"""
@@ -113,10 +113,10 @@ class TrainingRun:
         return self.spent("train") / self.wall if self.wall else 1.0
 
 
-def train(training: Training, strikes: Mapping[str, Iterable[Strike]] | None = None) -> TrainingRun:
+def train(training: InterruptedTraining, strikes: Mapping[str, Iterable[Strike]] | None = None) -> TrainingRun:
     """Let the weeks pass. `strikes`: when which cause strikes, instead of the seed's draws.
 
-    >>> job = Training((Cause("gpu", 1e9, 0.0, 20.0),), interval=100.0, stall=10.0, horizon=1e6, work=300.0)
+    >>> job = InterruptedTraining((Cause("gpu", 1e9, 0.0, 20.0),), interval=100.0, stall=10.0, horizon=1e6, work=300.0)
     >>> train(job, {"gpu": [Strike(150.0)]}).wall
     380.0
     """
@@ -167,7 +167,7 @@ class _Machines:
 class _Job:
     """The processes of one sample path."""
 
-    def __init__(self, training: Training, strikes: Mapping[str, Iterable[Strike]] | None) -> None:
+    def __init__(self, training: InterruptedTraining, strikes: Mapping[str, Iterable[Strike]] | None) -> None:
         self.training = training
         self.clock = Clock()
         self.pieces: list[Piece] = []

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from parsim import theory
 from parsim.simulation.failure_times import Strike, drawn
-from parsim.simulation.training import Cause, Training, TrainingRun, train
+from parsim.simulation.training import Cause, InterruptedTraining, TrainingRun, train
 
 M = theory.observed_mtbf(54 * 24, 419)
 LONG = 3000 * M
 DAYS = 86_400.0
 
 
-def job(restart: float = 300.0, interval: float = 1138.0, stall: float = 60.0, **other: object) -> Training:
-    return Training((Cause("any", M, 0.0, restart),), interval=interval, stall=stall, **{"horizon": LONG, **other})  # type: ignore[arg-type]
+def job(restart: float = 300.0, interval: float = 1138.0, stall: float = 60.0, **other: object) -> InterruptedTraining:
+    return InterruptedTraining((Cause("any", M, 0.0, restart),), interval=interval, stall=stall, **{"horizon": LONG, **other})  # type: ignore[arg-type]
 
 
 def sums_up(run: TrainingRun) -> None:
@@ -67,7 +67,7 @@ def test_the_same_as_a_loop_over_failures(failures: list[int], interval: int, st
         (job(600.0, 2388.763, 300.0), theory.best_goodput(M, 300, 600)),
     ],
 )  # fmt: skip
-def test_random_failures_meet_the_closed_form(training: Training, expected: float) -> None:
+def test_random_failures_meet_the_closed_form(training: InterruptedTraining, expected: float) -> None:
     run = train(training)
     assert run.goodput == pytest.approx(expected, rel=0.01)
     assert run.goodput == pytest.approx(run.ettr, rel=1e-9)
@@ -100,7 +100,7 @@ def test_replicas_that_come_back() -> None:
     """32 replicas, one away for 2 h after each failure of its 512 GPUs, nobody else stops: 0.980194 of the work."""
     mtbf = 50_677 * 3600 / 16_384
     causes = (Cause("any", mtbf, 0.0, 0.0, repair=7200.0),)
-    run = train(Training(causes, 1e9, 0.0, 4000 * mtbf, policy="replica", replicas=32))
+    run = train(InterruptedTraining(causes, 1e9, 0.0, 4000 * mtbf, policy="replica", replicas=32))
     assert run.goodput == pytest.approx(theory.replica_capacity(50_677 / 512, 2), rel=2e-3)
     assert run.ettr == pytest.approx(1.0)
     sums_up(run)
@@ -109,7 +109,7 @@ def test_replicas_that_come_back() -> None:
 def test_a_replica_that_breaks_stops_the_others_for_a_moment() -> None:
     """Two replicas; one breaks at 150, is back at 550: 180 s of stall, 220 s alone, and a checkpoint after 1,000 s."""
     causes = (Cause("any", M, 30.0, 150.0, repair=400.0),)
-    training = Training(causes, 1000.0, 10.0, 2000.0, policy="replica", replicas=2, work=1000.0)
+    training = InterruptedTraining(causes, 1000.0, 10.0, 2000.0, policy="replica", replicas=2, work=1000.0)
     run = train(training, {"any": [Strike(150.0)]})
     assert [(piece.end, piece.kind) for piece in run.pieces] == [
         (150, "train"), (180, "detect"), (330, "restart"), (550, "train"), (1180, "train"), (1190, "save"), (1300, "train"),
@@ -123,7 +123,7 @@ def test_a_replica_that_breaks_stops_the_others_for_a_moment() -> None:
 def test_an_elastic_job_goes_on_with_fewer_replicas() -> None:
     """Four replicas; one breaks at 150 and is back at 350. It joins after the next checkpoint, in a stop of 20 s."""
     causes = (Cause("any", M, 0.0, 20.0, repair=200.0),)
-    training = Training(causes, 100.0, 10.0, 1e4, policy="elastic", replicas=4, restart=20.0, work=400.0)
+    training = InterruptedTraining(causes, 100.0, 10.0, 1e4, policy="elastic", replicas=4, restart=20.0, work=400.0)
     run = train(training, {"any": [Strike(150.0)]})
     assert [(piece.begin, piece.kind, piece.cause) for piece in run.pieces] == [
         (0, "train", ""), (100, "save", ""), (110, "lost", "any"), (150, "restart", "any"), (170, "train", ""), (270, "save", ""),
@@ -136,7 +136,7 @@ def test_an_elastic_job_goes_on_with_fewer_replicas() -> None:
 def test_a_job_waits_for_a_machine() -> None:
     """One spare; the second failure within its repair waits until 150 + 500."""
     causes = (Cause("any", M, 0.0, 20.0, repair=500.0),)
-    training = Training(causes, 100.0, 10.0, 1e4, spares=1, work=300.0)
+    training = InterruptedTraining(causes, 100.0, 10.0, 1e4, spares=1, work=300.0)
     run = train(training, {"any": [Strike(150.0), Strike(200.0)]})
     assert [(piece.begin, piece.end) for piece in run.pieces if piece.kind == "wait"] == [(200, 650)]
     assert train(replace(training, spares=2), {"any": [Strike(150.0), Strike(200.0)]}).spent("wait") == 0
@@ -162,7 +162,7 @@ def test_time_is_accounted_for(  # type: ignore[no-untyped-def]  # noqa: PLR0917
         Cause("gpu", rate, 10.0, 200.0, repair, in_memory=memory), Cause("network", 3 * rate, 600.0, 100.0),
         Cause("silent", 10 * rate, 900.0, 100.0, silent=True),
     )  # fmt: skip
-    training = Training(causes, 300.0, stall, 40_000.0, lag, policy, replicas, spares, 200.0, seed=seed)
+    training = InterruptedTraining(causes, 300.0, stall, 40_000.0, lag, policy, replicas, spares, 200.0, seed=seed)
     run = train(training)
     sums_up(run)
     assert run.wall == 40_000
