@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from typing import Any
 
 import pytest
@@ -290,6 +291,24 @@ def test_a_space_with_spread_experts_equals_brute_force() -> None:
     assert len(some) == 14
     found, everything = swept(MIXTURE, some, top=2), simulated(MIXTURE, some)
     assert best(found, 2) == everything[:2]
+
+
+MIXED = {
+    "model": {"base": "llama-7b", "layers": 6},
+    "cluster": {"nodes": [{"use": "hgx-h100", "gpus": 4}, {"use": "dgx-a100-80gb", "gpus": 2}]},
+    "training": {"sequence_length": 512, "micro_batch": 1, "global_batch": 24, "precision": "bf16"},
+}
+
+
+def test_a_space_of_mixed_gpus_tries_uneven_parts_and_equals_brute_force() -> None:
+    narrow = Ranges(strategy=("ddp", "zero1", "fsdp"), schedule=("1f1b", "gpipe"), recompute=("none",), sequence_parallel=(False,))
+    lattice = list(Lattice(build(load(MIXED)), narrow))
+    uneven = ("parallel.pipeline.split", "parallel.data.batch_split")
+    assert {tuple(one[key] for key in uneven) for one in lattice} == set(product(("even", "balanced"), repeat=2))
+    some = random.Random(2).sample(lattice, 30)
+    found, everything = swept(MIXED, some, top=2), simulated(MIXED, some)
+    assert best(found, 2) == everything[:2]
+    assert "balanced" in [some[everything[0][2]][key] for key in uneven]
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from itertools import product
 from typing import Any
 
 from parsim.model.model import OUTER, Model
+from parsim.parallel.shares import MEETING_ONCE
 from parsim.scenario.built import Built
 
 
@@ -32,6 +33,8 @@ class Ranges:
     sequence_parallel: tuple[bool, ...] = (False, True)
     expert: tuple[int, ...] = ()
     """ranks over which the experts of a mixture are spread; empty: every number that divides the experts"""
+    parts: tuple[str, ...] = ("even", "balanced")
+    """how layers are split among stages, and samples among replicas, where GPUs are of several kinds"""
     largest_tensor: int = 0
     """tensor-parallel groups stay at most this large; 0: the GPUs of a node"""
 
@@ -109,8 +112,11 @@ class Lattice:
     # -- batch ----------------------------------------------------------------------------------------------------
 
     def _micro_batches(self, layout: Split) -> Iterator[int]:
-        """Micro-batch sizes of which a replica's samples are a whole number."""
+        """Micro-batch sizes of which a replica's samples, or the batch where it can be split unevenly, are a whole number."""
         total = self.built.training.global_batch
+        if self._uneven_batch and layout.data > 1:
+            yield from (size for size in self.ranges.micro_batch or divisors(total) if total % size == 0 and total >= size * layout.data)
+            return
         if total % layout.data:
             self.skipped[f"global_batch {total} / data size is not whole"] += 1
             return
@@ -131,7 +137,7 @@ class Lattice:
                 if isinstance(recompute, dict) and recompute.get("blocks", 0) * layout.pipeline * virtual >= self.layers:
                     self.skipped["recompute {blocks: n} of all layers of a stage is full"] += 1
                     continue
-                yield {
+                candidate = {
                     "parallel.tensor.size": layout.tensor,
                     "parallel.tensor.sequence_parallel": sharded,
                     "parallel.tensor.overlap": self._overlap(sharded),
@@ -148,6 +154,25 @@ class Lattice:
                     "training.global_batch": self.built.training.global_batch,
                     "training.recompute": recompute,
                 }
+                yield from (candidate | parts for parts in self._parts(layout, micro_batch, strategy))
+
+    def _parts(self, layout: Split, micro_batch: int, strategy: str) -> Iterator[dict[str, Any]]:
+        """How stages and replicas share the work; nothing is said where all GPUs are alike, which even parts suit best."""
+        if len(self.built.kinds) == 1:
+            yield {}
+            return
+        whole = self.built.training.global_batch % (micro_batch * layout.data) == 0
+        stages = self.ranges.parts if layout.pipeline > 1 else ("even",)
+        replicas = self.ranges.parts if layout.data > 1 and strategy in MEETING_ONCE else ("even",)
+        for split, batch_split in product(stages, replicas):
+            if batch_split == "even" and not whole:
+                self.skipped[f"global_batch {self.built.training.global_batch} / (micro_batch x data) is not whole"] += 1
+            else:
+                yield {"parallel.pipeline.split": split, "parallel.data.batch_split": batch_split}
+
+    @property
+    def _uneven_batch(self) -> bool:
+        return len(self.built.kinds) > 1 and "balanced" in self.ranges.parts
 
     def _experts(self, layout: Split, *, sequence_parallel: bool) -> list[dict[str, Any]]:
         """Over how many ranks of a stage the experts are spread; nothing is said of models without any."""
