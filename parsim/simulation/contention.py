@@ -19,9 +19,6 @@ Sides = tuple[tuple[Device, int, int], ...]
 """devices that a transfer loads: (device, number of the load, the private link that kernels there slow, 0: none)"""
 
 
-_NOTHING = Collective("none", "none", (), 0)
-
-
 class LinkContention(dict[int, "Transfer"]):
     """The transfers under way that cross a link, by op index; those that the network carries are only added up."""
 
@@ -81,15 +78,6 @@ class Transfer:
         """how often it ran without the network"""
         self.scale = 1.0
         """how many times its bytes the network carries"""
-
-
-class Beside(Transfer):
-    """What ops of one spec do: kernels on a stream of their own, which load the device as a transfer does, and cross no link."""
-
-    __slots__ = ()
-
-    def __init__(self, seconds: float, sides: Sides) -> None:
-        super().__init__(_NOTHING, seconds, 0.0, Uncontended(0.0, ()), sides)
 
 
 class Transfers:

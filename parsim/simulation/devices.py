@@ -111,18 +111,22 @@ class Rates(dict[LoadSet, float]):
 
 
 class Kernel:
-    """What ops of one spec do: `seconds` of work on a device."""
+    """What ops of one spec do: `seconds` of work on a device.
 
-    __slots__ = ("device", "rates", "seconds")
+    `beside` is the device whose kernels it slows meanwhile, with the number of that load; None: it slows nothing.
+    """
 
-    def __init__(self, device: Device, seconds: float, rates: Rates) -> None:
+    __slots__ = ("beside", "device", "rates", "seconds")
+
+    def __init__(self, device: Device, seconds: float, rates: Rates, beside: tuple[Device, int] | None = None) -> None:
         self.device = device
         self.seconds = seconds
         self.rates = rates
+        self.beside = beside
 
 
 class Device:
-    """One rank: what loads it now, and the kernel under way on it."""
+    """One lane of a rank: what loads it now, and the kernel under way on it."""
 
     __slots__ = ("due", "loads", "looked_at", "op", "rate", "rates", "speed", "wires", "work")
 

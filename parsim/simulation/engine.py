@@ -25,10 +25,10 @@ from parsim.program.program import COMPUTE, Collective, OpSpec, Program
 from parsim.simulation.background import BackgroundTraffic
 from parsim.simulation.carried import CarriedTransfers
 from parsim.simulation.clock import NUMBER, Clock
-from parsim.simulation.contention import Beside, Sides, Transfer, Transfers
+from parsim.simulation.contention import Sides, Transfer, Transfers
 from parsim.simulation.contention_free import add_uses, contention_free
 from parsim.simulation.deadlock import explain
-from parsim.simulation.devices import Device, Interference, Kernel, LoadSets, Rates
+from parsim.simulation.devices import Device, Interference, Kernel, LoadSet, LoadSets, Rates
 from parsim.simulation.network import Network
 from parsim.simulation.processes import Bounded, Interconnect, Process
 from parsim.simulation.scaled_works import scaled
@@ -136,7 +136,7 @@ class Run:
         """a rank does not go on"""
         self._stopped = False
         self._sets = LoadSets(getattr(engine.interference, "alike", tuple))  # where it does not say, every set of loads is like no other
-        self._devices: dict[int, Device] = {}
+        self._devices: dict[int, dict[str, Device]] = {}
         self._paced: list[Device] = []
         """devices whose kernel, loads or speed have changed now"""
         self._lanes: dict[str, int] = {}
@@ -153,12 +153,15 @@ class Run:
         self.network.set_capacity(link, capacity)
 
     def set_speed(self, rank: int, speed: float) -> None:
-        """Let kernels of a rank run at `speed` from now on, 1 = as planned, 0 = not at all; the one under way, too. Must be >= 0."""
+        """Let kernels, copies and launches of a rank run at `speed` from now on, those under way, too.
+
+        1 = as planned, 0 = not at all; must be >= 0.
+        """
         if not 0 <= speed < inf:
             raise ParsimError(f"speed of rank {rank} (={speed}) must be finite and >= 0")
-        device = self._device(rank)
-        device.speed = speed
-        self._paced.append(device)
+        for device in self._devices.get(rank, {}).values():
+            device.speed = speed
+            self._paced.append(device)
 
     def halt(self, rank: int) -> None:
         """Let a rank stand still for ever: its kernel under way never ends, and no other op of it begins; transfers under way go on."""
@@ -189,19 +192,24 @@ class Run:
         free = contention_free(self.program, self._cost, self._interconnect.capacity, shared=apart) if known else {}
         self._transfers = Transfers(self._cost, self._interconnect.capacity, free, apart, lazy=lazy)
         bounds: dict[float, Rates] = {}
+        alone = Rates(None, 0.0)
         for spec in specs:
             if not 0 <= spec.duration < inf:
                 raise ParsimError(f"duration of {self._example(spec)!r} (={spec.duration}) must be finite and >= 0 [s]")
             if spec.collective is not None:
                 self._works.append(self._transfers.of(spec.collective, spec.duration, self._sides(spec)))
-            elif self._elastic and spec.duration and spec.lanes and spec.lanes[0].name == COMPUTE:
+            elif not (self._elastic and spec.duration and spec.lanes):
+                self._works.append(float(spec.duration))
+            elif (lane := spec.lanes[0]).name == COMPUTE:
                 bound = self.program.memory_bound.get(spec.name, 0.0)
                 if (rates := bounds.get(bound)) is None:
                     rates = bounds[bound] = Rates(self._interference, bound)
-                self._works.append(Kernel(self._device(spec.lanes[0].rank), spec.duration, rates))
-            elif self._interference is not None and spec.duration and spec.lanes and is_stream(spec.lanes[0].name):
-                load = self._sets.number(self._interference.kernel_load())
-                self._works.append(Beside(spec.duration, ((self._device(spec.lanes[0].rank), load, 0),)))
+                self._works.append(Kernel(self._device(lane.rank), spec.duration, rates))
+            elif self._interference is not None and is_stream(lane.name):
+                beside = self._device(lane.rank), self._sets.number(self._interference.kernel_load())
+                self._works.append(Kernel(self._device(lane.rank, lane.name), spec.duration, alone, beside))
+            elif self._processes:
+                self._works.append(Kernel(self._device(lane.rank, lane.name), spec.duration, alone))
             else:
                 self._works.append(float(spec.duration))
         if self._factors is not None:
@@ -210,9 +218,11 @@ class Run:
     def _example(self, spec: OpSpec) -> object:
         return next((op for op in self.program.ops if op.spec is spec), spec)
 
-    def _device(self, rank: int) -> Device:
-        if (found := self._devices.get(rank)) is None:
-            found = self._devices[rank] = Device(self._sets.nothing)
+    def _device(self, rank: int, lane: str = COMPUTE) -> Device:
+        """The rank's GPU as its kernels see it; copies on streams and launches, which run beside them, have one for each lane."""
+        lanes = self._devices.setdefault(rank, {})
+        if (found := lanes.get(lane)) is None:
+            found = lanes[lane] = Device(self._sets.nothing)
         return found
 
     def _sides(self, spec: OpSpec) -> Sides:
@@ -288,8 +298,8 @@ class Run:
                     device = work.device
                     device.op, device.rates, device.rate, device.work, device.looked_at = index, work.rates, 0.0, work.seconds, inf
                     paced.append(device)
-                    if device.wires:
-                        self._slow_wires(device)
+                    if device.wires or work.beside is not None:
+                        self._slow_neighbours(work, begins=True)
                 else:
                     self._begin_transfer(index, work, now)
             under_way += len(ready)
@@ -309,7 +319,8 @@ class Run:
             now, number = env.pop()
             if number < 0:
                 index = ~number
-                device = works[spec[index]].device
+                work = works[spec[index]]
+                device = work.device
                 if device.op != index or device.looked_at != now:
                     continue  # it ended earlier, or will be looked at then
                 if device.due > now:
@@ -317,8 +328,8 @@ class Run:
                     push((device.due, NUMBER, index - count, number))
                     continue
                 device.op = -1
-                if device.wires:
-                    self._slow_wires(device)
+                if device.wires or work.beside is not None:
+                    self._slow_neighbours(work, begins=False)
             elif number >= count:
                 index = number - count
                 if not self._ends(index, works[spec[index]]):
@@ -351,13 +362,25 @@ class Run:
                 self.env.push((due, NUMBER, device.op - len(self.end), ~device.op))
         self._paced.clear()
 
+    def _slow_neighbours(self, kernel: Kernel, *, begins: bool) -> None:
+        """What runs beside a kernel that begins or ends: transfers, and for one on a stream the kernels of the compute lane."""
+        if kernel.device.wires:
+            self._slow_wires(kernel.device)
+        if kernel.beside is not None:
+            device, load = kernel.beside
+            self._load(device, (device.loads.more if begins else device.loads.less)[load])
+
+    def _load(self, device: Device, loads: LoadSet) -> None:
+        """Other work loads a device from now on; the kernel under way is paced anew."""
+        device.loads = loads
+        if device.op >= 0:
+            self._paced.append(device)
+
     # -- transfers ------------------------------------------------------------------------------------------------
 
     def _begin_transfer(self, index: int, transfer: Transfer, now: float) -> None:
         for device, load, wire in transfer.sides:
-            device.loads = device.loads.more[load]
-            if device.op >= 0:
-                self._paced.append(device)
+            self._load(device, device.loads.more[load])
             if wire:
                 device.wires[index] = wire
                 self._slow_wires(device)
@@ -379,9 +402,7 @@ class Run:
         if not self._carried.end(index, transfer):
             return False
         for device, load, wire in transfer.sides:
-            device.loads = device.loads.less[load]
-            if device.op >= 0:
-                self._paced.append(device)
+            self._load(device, device.loads.less[load])
             if wire:
                 del device.wires[index]
         return True
@@ -405,7 +426,8 @@ class Run:
         if (self._processes and not self._halted) or any(time > self.env.now for time, _, _ in self._changes):
             return False
         stuck = self._stuck()
-        stuck.update((device.op, "") for device in self._devices.values() if not device.speed)
+        still = (device for lanes in self._devices.values() for device in lanes.values() if not device.speed)
+        stuck.update((device.op, "") for device in still)
         return all(isnan(start) or index in stuck for index, start in enumerate(self.start) if isnan(self.end[index]))
 
     def _stuck(self) -> dict[int, str]:

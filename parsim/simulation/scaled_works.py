@@ -29,7 +29,7 @@ def scaled(program: Program, works: Sequence[Any], factors: Sequence[float], tra
         elif type(work) is float:
             found.append(work * factor)
         elif type(work) is Kernel:
-            found.append(Kernel(work.device, work.seconds * factor, work.rates))
+            found.append(Kernel(work.device, work.seconds * factor, work.rates, work.beside))
         else:
             found.append(transfers.scaled(work, factor))
     return found

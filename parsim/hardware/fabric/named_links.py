@@ -2,7 +2,7 @@
 
 A link stands between two vertices: ``leaf0-spine`` is both directions, ``leaf0->spine`` one. What is in a machine carries its number:
 ``node3.gpu0-nvswitch``; with one machine the number may be left out, and at the second vertex. A NIC is ``node3/nic2``; its links are
-the cables to the fabric.
+the cables to the fabric. The link between two regions is named by the regions: ``east-west``.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ class NamedLinks:
         name = name.strip().replace("/", ".")
         if self._cluster.nodes == 1 and name in self._cluster.machine(0).graph:
             return f"node0.{name}"
-        return name
+        core = f"core {name}"  # links between regions stand between their cores, and users name the regions
+        return core if core in self._outside and name not in self._outside else name
 
     def _edge(self, a: str, b: str) -> set[int]:
         """The link from one vertex to another, if there is one."""
