@@ -257,8 +257,9 @@ class Plan:
 
     def _shared(self, pipeline_rank: int) -> set[str]:
         """Parameters that another block of the same pipeline rank uses too."""
-        blocks = [block for chunk in self.of_rank(pipeline_rank) for block in chunk.blocks]
-        return {parameter.tied for block in blocks for parameter in self.model.blocks[block].parameters() if parameter.tied}
+        held = [self.model.blocks[block] for chunk in self.of_rank(pipeline_rank) for block in chunk.blocks]
+        distinct = {id(block): block for block in held}.values()  # equal layers are one object
+        return {parameter.tied for block in distinct for parameter in block.parameters() if parameter.tied}
 
     @cached_property
     def ties(self) -> Ties:

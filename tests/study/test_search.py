@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from parsim.run import execute, step_of
 from parsim.scenario.build import build
 from parsim.scenario.load import load
 from parsim.scenario.neighbours import Neighbours
+from parsim.study.search.bounds import Bounder
 from parsim.study.search.lattice import Lattice, Ranges, divisors
 from parsim.study.search.search import dominates
 from parsim.study.sweep.choice import Bounded
@@ -291,6 +292,19 @@ def test_a_space_with_spread_experts_equals_brute_force() -> None:
     assert len(some) == 14
     found, everything = swept(MIXTURE, some, top=2), simulated(MIXTURE, some)
     assert best(found, 2) == everything[:2]
+
+
+@pytest.mark.parametrize("base", [SMALL, MIXTURE], ids=["dense", "experts"])
+def test_larger_micro_batches_need_no_less_memory_but_for_gradients(base: dict[str, Any]) -> None:
+    """Why the search does not look at a micro-batch larger than one that does not fit: its bound would say so, too."""
+    neighbours, bounder = Neighbours(load(base)), Bounder()
+    families: dict[str, list[dict[str, Any]]] = {}
+    for one in Lattice(build(load(base)), Ranges(expert=(1,), recompute=("none", "selective", {"blocks": 1}), largest_tensor=4)):
+        families.setdefault(repr(one | {"training.micro_batch": 0}), []).append(one)
+    several = [sorted(family, key=lambda one: one["training.micro_batch"]) for family in families.values() if len(family) > 2]
+    for family in random.Random(4).sample(several, 80):
+        bounds = [bounder.bounds(neighbours.built(one)) for one in family]
+        assert all(larger.peak_memory >= smaller.peak_memory - smaller.gradients for smaller, larger in pairwise(bounds))
 
 
 MIXED = {

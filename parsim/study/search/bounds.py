@@ -48,11 +48,22 @@ class Bounds:
     tokens: float | None
     """per step; None: samples without tokens"""
     gpus: int
+    gradients: int = 0
+    """whole gradients of the stage with most parameters, in fp32 [B]"""
 
     @property
     def surely_full(self) -> bool:
         """It cannot fit."""
         return self.peak_memory > self.capacity
+
+    @property
+    def larger_surely_full(self) -> bool:
+        """Nor can it with a larger micro-batch and as many fewer of them, of the same samples.
+
+        What a stage keeps under way does not shrink then: at most as many fewer micro-batches wait in it as they are larger. Gradients
+        may: of fewer micro-batches, fewer wait beside them, and a single one accumulates nothing.
+        """
+        return self.peak_memory - self.gradients > self.capacity
 
 
 class Bounder:
@@ -72,7 +83,10 @@ class Bounder:
         tokens = float(training.global_batch * training.mean_length) if built.model.sequence else None
         peak = memory(costs)
         step_time = closed(costs) if peak <= capacity else 0.0  # whoever cares for what cannot fit asks for a tighter one
-        return Bounds(step_time, peak, capacity, training.global_batch, tokens, len(built.gpus))
+        weights = [
+            sum(weight.count for chunk in costs.plan.of_rank(p) for weight in costs.plan.weights(chunk)) for p in range(len(costs.stages))
+        ]
+        return Bounds(step_time, peak, capacity, training.global_batch, tokens, len(built.gpus), 4 * max(weights))
 
     def surely_full(self, built: Built) -> bool:
         """Whether it cannot fit; no transfer is priced for it. Raises as `bounds`."""

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from math import inf
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
 from parsim import units
 from parsim.errors import InputError
@@ -29,6 +29,7 @@ Settings = Mapping[str, Any]
 Question = Literal["longest", "chained", "step", "row"]
 """better bounds | even better ones | the exact time of its step, without a report | its row"""
 QUESTIONS: tuple[Question, ...] = ("longest", "chained", "step", "row")
+_MICRO_BATCH = "training.micro_batch"
 TOGETHER = 200
 """points of one task; neighbours share what they cost, so a task takes consecutive ones"""
 
@@ -56,6 +57,8 @@ class Least(NamedTuple):
     """time to train, GPU-hours, money and energy, by the names of `parsim.report.economics.METRICS`"""
     exact: bool = False
     """the step was simulated: its time is no bound"""
+    larger_full: bool = False
+    """it does not fit, nor does it with larger micro-batches and as many fewer of them"""
 
 
 Bound = Callable[[Place], Least | None]
@@ -144,12 +147,15 @@ class ProvenBounds:
 
     questions: tuple[Question, ...] = ("longest", "chained", "step")
 
-    def __init__(self, base: Scenario, crew: Crew) -> None:
-        self.base, self.crew = base, crew
+    def __init__(self, base: Scenario, crew: Crew, *, must_fit: bool = False) -> None:
+        self.base, self.crew, self.must_fit = base, crew, must_fit
 
     def bounds(self, places: Sequence[Place]) -> Iterator[tuple[Place, Least | None]]:
         """See `Prover.bounds`."""
-        for answered in Runner(_CheapBounds(self.base, places, self.crew.workers), self.crew).run(keep=True):
+        if self.must_fit:  # micro-batches of one strategy behind each other
+            places = [place for family in _families(places) for place in family]
+        queue = _CheapBounds(self.base, places, self.crew.workers, must_fit=self.must_fit)
+        for answered in Runner(queue, self.crew).run(keep=True):
             yield from ((job.place, least) for job, least in answered)
 
     def work(self, question: Question, about: Sequence[tuple[Place, Least]]) -> Work:
@@ -160,8 +166,8 @@ class ProvenBounds:
 class _CheapBounds:
     """The queue of cheap bounds. Neighbours have most in common, so each worker has a part of the range, and helps others when done."""
 
-    def __init__(self, base: Scenario, places: Sequence[Place], workers: int) -> None:
-        self._base = base
+    def __init__(self, base: Scenario, places: Sequence[Place], workers: int, *, must_fit: bool) -> None:
+        self._base, self._must_fit = base, must_fit
         chunks = [places[at : at + TOGETHER] for at in range(0, len(places), TOGETHER)]
         each = -(-len(chunks) // workers) or 1
         self._parts = [deque(chunks[at : at + each]) for at in range(0, len(chunks), each)]
@@ -182,7 +188,7 @@ class _CheapBounds:
         return [Job("bounds", place) for place in chunk]
 
     def work(self, jobs: Sequence[Job[Place]]) -> Work:
-        return at_work, (stamp(), bounds_of, self._base, [job.place.settings for job in jobs])
+        return at_work, (stamp(), bounds_of, self._base, [job.place.settings for job in jobs], self._must_fit)
 
     def tell(self, answered: Sequence[Answered[Place]]) -> None:
         if (part := self._away.pop(answered[0][0].place.number, None)) is not None:
@@ -192,10 +198,35 @@ class _CheapBounds:
         """No bound: its simulation will show that workers die of it."""
 
 
-def bounds_of(base: Scenario, chunk: Sequence[Settings]) -> list[Least | None]:
-    """Lower bounds of the scenarios that differ from `base` by some settings: what a worker does."""
+def bounds_of(base: Scenario, chunk: Sequence[Settings], must_fit: bool = False) -> list[Least | None]:
+    """Lower bounds of the scenarios that differ from `base` by some settings: what a worker does.
+
+    With `must_fit`, micro-batches larger than one that surely does not fit, nor larger ones do, are not looked at.
+    """
     neighbours, bounder = _tools(_Same(base))
-    return [_bounded(settings, neighbours, bounder) for settings in chunk]
+    found: list[Least | None] = []
+    family, smaller = None, None
+    for settings in chunk:
+        before, family = family, _family(settings) if must_fit else None
+        if family is None or family != before or smaller is None or not smaller.larger_full:
+            smaller = _bounded(settings, neighbours, bounder)
+        found.append(smaller)
+    return found
+
+
+def _families(places: Sequence[Place]) -> list[list[Place]]:
+    """Places that differ in the size of their micro-batches only, the smallest first; the families in the order of their first."""
+    families: dict[object, list[Place]] = {}
+    for place in places:
+        families.setdefault(_family(place.settings) or place.number, []).append(place)
+    return [sorted(family, key=lambda place: cast(int, place.settings.get(_MICRO_BATCH, 0))) for family in families.values()]
+
+
+def _family(settings: Settings) -> str | None:
+    """All settings of a strategy but the size of its micro-batches; None where their number does not follow from the batch."""
+    if settings.get("training.gradient_accumulation") != "auto" or not {_MICRO_BATCH, "training.global_batch"} <= settings.keys():
+        return None
+    return repr([(key, value) for key, value in settings.items() if key != _MICRO_BATCH])
 
 
 def _bounded(settings: Settings, neighbours: Neighbours, bounder: Bounder) -> Least | None:
@@ -212,7 +243,8 @@ def _bounded(settings: Settings, neighbours: Neighbours, bounder: Bounder) -> Le
     needed, there = units.format_bytes(bounds.peak_memory), units.format_bytes(bounds.capacity)
     full = f"it needs at least {needed} of {there}" if bounds.surely_full else ""
     money = {} if full else _bill(built, bounds.step_time)
-    return Least(bounds.step_time, bounds.peak_memory, full, bounds.samples, bounds.tokens, bounds.gpus, money)
+    larger = bounds.larger_surely_full
+    return Least(bounds.step_time, bounds.peak_memory, full, bounds.samples, bounds.tokens, bounds.gpus, money, larger_full=larger)
 
 
 def tighter(base: Scenario, question: Question, about: Sequence[tuple[Settings, Least]]) -> list[Least | None]:

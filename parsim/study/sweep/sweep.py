@@ -191,7 +191,8 @@ class _Run:
 
     def _bounded(self, crew: Crew, bound: Bound | None, watch: Watch) -> Bounded:
         self.places = list(self.space.written(self.where))
-        prover = ProvenBounds(self.space.base, crew) if bound is None else CallersBounds(bound)
+        must_fit = any(one.text == _ALWAYS for one in self.where)
+        prover = ProvenBounds(self.space.base, crew, must_fit=must_fit) if bound is None else CallersBounds(bound)
         asked = [place for place in self.places if not place.excluded]
         choice = Bounded(
             asked,
@@ -200,7 +201,7 @@ class _Run:
             self._values,
             self.space.definition.top,
             look=self._look,
-            must_fit=any(one.text == _ALWAYS for one in self.where),
+            must_fit=must_fit,
             seeds_of=without_seed if any(SEED in axis.keys for axis in self.space.axes) else lambda place: place.number,
         )
         done = False
