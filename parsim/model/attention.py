@@ -261,8 +261,9 @@ class RotaryTables(Layer):
 
 @dataclass(frozen=True, slots=True)
 class QKNorm(Layer):
-    """RMSNorm over each head of queries and keys inside the fused query-key-value tensor (2302.05442), which keeps its
-    name and size; saves as `RMSNorm` does.
+    """RMSNorm or LayerNorm of queries and keys inside the fused query-key-value tensor (2302.05442), which keeps its
+    name and size; saves as `RMSNorm` and `LayerNorm` do. `over`: each head with one weight for all of them, each head with weights
+    of its own (heads), or all heads together (projection).
     """
 
     heads: int
@@ -270,23 +271,33 @@ class QKNorm(Layer):
     head_dim: int
     parameter_names: tuple[str, str] = ("q_norm", "k_norm")
     weights: bool = True
+    over: str = "head"
+    kind: str = "rmsnorm"
+    bias: bool = False
     split: Split = "heads"
     selective: str = "norm"
     trainable: bool = True
 
     def parameters(self) -> tuple[Parameter, ...]:
-        """One weight [head_dim] for queries, one for keys."""
+        """One weight (and bias) for queries, one for keys: [head_dim], or [heads, head_dim], or [heads x head_dim]."""
         if not self.weights:
             return ()
-        return tuple(Parameter(f"{name}.weight", (self.head_dim,), trainable=self.trainable) for name in self.parameter_names)
+        tensors = []
+        for name, heads in zip(self.parameter_names, (self.heads, self.kv_heads), strict=True):
+            shapes = {"head": (self.head_dim,), "heads": (heads, self.head_dim), "projection": (heads * self.head_dim,)}
+            shape, split = shapes[self.over], None if self.over == "head" else 0
+            words = ("weight", "bias") if self.bias else ("weight",)
+            tensors += [Parameter(f"{name}.{word}", shape, split, trainable=self.trainable) for word in words]
+        return tuple(tensors)
 
     def training_work(self, at: Workload) -> Work:
         """Memory-bound both ways."""
         heads = at.tokens * (shard(self.heads, at) + shard(self.kv_heads, at))
         count = heads * self.head_dim
         size = count * at.element
-        saves = [Save(f"{self.name}.statistics", 4 * heads)]
-        if at.fused:
+        rows = 2 * at.tokens if self.over == "projection" else heads
+        saves = [Save(f"{self.name}.statistics", (8 if self.kind == "layernorm" else 4) * rows)]
+        if at.fused or self.kind == "layernorm":
             forward, backward = Memory(2 * size, launches=2), Memory(3 * size, launches=2)
             saves += [Save(f"{self.name}.input", size)]
         else:

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 
 from parsim.model.attention import AttentionCore, QKNorm, Rotary, RotaryTables
 from parsim.model.convolution import Conv2d
-from parsim.model.elementwise import Activation, Dropout, GatedActivation, Prefix, ResidualAdd
+from parsim.model.elementwise import Activation, Dropout, GatedActivation, Prefix, ResidualAdd, Scale
 from parsim.model.families import FAMILIES
 from parsim.model.heads import head_block
 from parsim.model.latent_attention import add_latent_attention, add_sparse_attention
@@ -158,13 +158,14 @@ def _layer(config: TransformerConfig, kind: LayerKind) -> Block:
 
 def _add_layer(config: TransformerConfig, kind: LayerKind, row: Row) -> None:
     post = config.norm_placement == "post"
+    output = config.norm_placement == "output"
     stream = normed = row.last
     if kind.letter == "M":
         stream = _mixed(config, row)
         normed = row.add(norm(config, "mlp_norm", stream))
         row.add(ResidualAdd("mlp_residual", (_mlp(config, kind.mixture, row, normed), stream), "mlp_residual", config.hidden))
         return
-    if not post:
+    if not post and not output:
         normed = row.add(norm(config, "attention_norm", stream))
     attended = _attention(config, kind, row, normed)
     if config.parallel_residual:
@@ -174,9 +175,10 @@ def _add_layer(config: TransformerConfig, kind: LayerKind, row: Row) -> None:
         row.add(ResidualAdd("mlp_residual", (added, attended, stream), "mlp_residual", config.hidden))
         return
     stream = row.add(ResidualAdd("attention_residual", (attended, stream), "attention_residual", config.hidden))
+    normed = stream
     if post:
         stream = normed = row.add(norm(config, "attention_norm", stream))
-    else:
+    elif not output:
         normed = row.add(norm(config, "mlp_norm", stream))
     added = _mlp(config, kind.mixture, row, normed)
     row.add(ResidualAdd("mlp_residual", (added, stream), "mlp_residual", config.hidden))
@@ -254,7 +256,7 @@ def _fused_width(config: TransformerConfig) -> int:
 
 def _norms_feed_products(config: TransformerConfig) -> bool:
     """The product behind a norm is the only one that reads what the norm makes."""
-    return config.norm_placement != "post" and not config.parallel_residual
+    return config.norm_placement in ("pre", "sandwich") and not config.parallel_residual
 
 
 def _query_key_value(config: TransformerConfig, kind: LayerKind, row: Row) -> None:
@@ -267,8 +269,15 @@ def _query_key_value(config: TransformerConfig, kind: LayerKind, row: Row) -> No
     bias = config.query_key_value_bias
     alone = _norms_feed_products(config)
     row.add(Linear("query_key_value", (row.last,), "query_key_value", config.hidden, widths, bias, "column", names, after_norm=alone))
-    if config.query_key_norm and kind.rotates:
-        row.add(QKNorm("query_key_norm", (row.last,), "query_key_norm", heads, kv_heads, d, weights=config.query_key_norm_weights))
+    if config.clip_query_key_value:
+        row.add(Activation("query_key_value_clip", (row.last,), "query_key_value_clip", sum(widths), "clamp", "column"))
+    if config.query_key_norm and (kind.rotates or config.query_key_norm_everywhere):
+        row.add(
+            QKNorm(
+                "query_key_norm", (row.last,), "query_key_norm", heads, kv_heads, d, weights=config.query_key_norm_weights,
+                over=config.query_key_norm_over, kind=config.query_key_normalisation, bias=config.query_key_norm_bias,
+            )
+        )  # fmt: skip
     if config.position == "rotary" and kind.rotates:
         sliced = d if config.fused_query_key_value else 0
         row.add(Rotary("rotary", (row.last,), "rotary", heads, kv_heads, int(d * config.rotary_fraction), sliced))
@@ -316,8 +325,10 @@ def _experts(config: TransformerConfig, experts: Experts, source: str) -> tuple[
 
 
 def _leave(config: TransformerConfig, row: Row, sublayer: str) -> str:
-    """Behind a sublayer: its dropout, and its second norm in a sandwich."""
+    """Behind a sublayer: its dropout, its norm where that stands here, and a constant."""
     row.add(Dropout(f"{sublayer}_dropout", (row.last,), f"{sublayer}_dropout", config.hidden))
-    if config.norm_placement == "sandwich":
+    if config.scale_residual:
+        row.add(Scale(f"{sublayer}_scale", (row.last,), f"{sublayer}_scale", config.hidden))
+    if config.norm_placement in ("sandwich", "output"):
         row.add(norm(config, f"{sublayer}_output_norm", row.last))
     return row.last

@@ -34,13 +34,16 @@ _ACTIVATIONS = {
     "gelu": _FUSED_KERNEL,
     "gelu-tanh": _FUSED_KERNEL,
     "silu": _FUSED_KERNEL,
+    "clamp": _FUSED_KERNEL,
     # 0.5 * x * (1 + tanh(c * (x + 0.044715 * x**3))) in Python: transformers/activations.py, NewGELUActivation
     "gelu-new": _Cost(18, 33, (8, 12), extra=("half", "tanh", "one_plus_tanh")),
     # x * sigmoid(1.702 * x): QuickGELUActivation
     "quick-gelu": _Cost(7, 12, (3, 5), extra=("sigmoid",)),
+    # XIELUActivation of the same file: three branches of one input, of which the square's, the exponential's and the choice are kept
+    "xielu": _Cost(24, 40, (11, 18), extra=("positive", "exponential", "difference")),
 }
-ACTIVATIONS = tuple(_ACTIVATIONS)
-"""kinds that `Activation` knows"""
+ACTIVATIONS = tuple(kind for kind in _ACTIVATIONS if kind not in ("clamp", "xielu"))
+"""kinds that `Activation` knows and plain layers are made of"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +54,19 @@ class Activation(Layer):
 
     features: int
     kind: str = "gelu"
-    """relu | tanh | sigmoid | gelu | gelu-tanh | silu | gelu-new | quick-gelu"""
+    """relu | tanh | sigmoid | gelu | gelu-tanh | silu | clamp | gelu-new | quick-gelu | xielu (2411.13010)"""
     split: Split = "replicated"
     selective: str = ""
     per_sample: bool = False
     inplace: bool = False
     copies: int = 0
     """behind a router: experts each token visits (`mixture_of_experts`)"""
+    trainable: bool = True
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """xielu's two slopes."""
+        names = ("alpha_p", "alpha_n") if self.kind == "xielu" else ()
+        return tuple(Parameter(f"{self.name}.{name}", (1,), trainable=self.trainable) for name in names)
 
     def training_work(self, at: Workload) -> Work:
         """Memory-bound both ways."""
@@ -149,6 +158,22 @@ class ResidualAdd(Layer):
             output=0 if self.inplace else size,
             input_gradients=(0,) * len(self.inputs),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Scale(Layer):
+    """A product with a constant; fused and compiled it joins the kernel behind it. Nothing is kept."""
+
+    features: int
+    split: Split = "replicated"
+    selective: str = ""
+
+    def training_work(self, at: Workload) -> Work:
+        """Memory-bound both ways."""
+        if at.fused:
+            return Work(input_gradients=(0,))
+        size = elements(at, self.features, self.split) * at.element
+        return Work((Memory(2 * size),), (Memory(2 * size),), output=size, input_gradients=(size,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,16 +298,19 @@ class LayerNorm(Layer):
     selective: str = "norm"
     per_sample: bool = False
     trainable: bool = True
+    weights: bool = True
 
     def parameters(self) -> tuple[Parameter, ...]:
         """Weight and bias [hidden]."""
+        if not self.weights:
+            return ()
         weight = Parameter(f"{self.name}.weight", (self.hidden,), trainable=self.trainable)
         return (weight, Parameter(f"{self.name}.bias", (self.hidden,), trainable=self.trainable)) if self.bias else (weight,)
 
     def training_work(self, at: Workload) -> Work:
         """One kernel forward; see `_norm_traffic`."""
         size = elements(at, self.hidden, self.split, self.per_sample) * at.element
-        forward, backward = _norm_traffic(size, at, trainable=self.trainable)
+        forward, backward = _norm_traffic(size, at, trainable=self.trainable and self.weights)
         return Work(
             forward=(forward,),
             backward_input=(backward,),

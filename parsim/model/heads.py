@@ -14,7 +14,7 @@ from parsim.errors import Finding, ModelError
 from parsim.kernel import Memory
 from parsim.model.elementwise import Activation, Dropout, LayerNorm, SelectToken
 from parsim.model.linear import Linear
-from parsim.model.loss import Loss, Softcap
+from parsim.model.loss import Loss, ScaledLogits, Softcap
 from parsim.model.model import Block, Layer, Split, Work, Workload, elements
 from parsim.model.row import Row, norm
 from parsim.model.transformer import TransformerConfig
@@ -88,6 +88,8 @@ def _predictions(config: TransformerConfig, vocabulary: int, row: Row, kind: Kin
         row.add(RowsOf(f"states{after}", ("input",), f"states{after}", config.hidden, 1 + config.mtp))
         bias = config.head_bias and not number
         row.add(Linear(f"lm_head{after}", (row.last,), f"lm_head{after}", config.hidden, (vocabulary,), bias, "vocab", tied=tied))
+        if config.scale_logits:
+            row.add(ScaledLogits(f"logit_scale{after}", (row.last,), f"logit_scale{after}", vocabulary))
         if config.softcap_logits:
             row.add(Softcap(f"softcap{after}", (row.last,), f"softcap{after}", vocabulary))
         losses.append(row.add(Loss(f"loss{after}", (row.last,), f"loss{after}", vocabulary, kind, shifted=True, upcast=True)))
@@ -112,10 +114,34 @@ def _pretraining(config: TransformerConfig, vocabulary: int, row: Row, kind: Kin
 
 
 def _classification(config: TransformerConfig, _: int, row: Row, kind: Kind) -> Block:
+    if config.causal:
+        return _scored(config, row, kind)
     _pool(config, row, row.last)
     row.add(Dropout("classifier_dropout", (row.last,), "classifier_dropout", config.hidden, per_sample=True))
     row.add(Linear("classifier", (row.last,), "classifier", config.hidden, (config.labels,), per_sample=True))
     row.add(Loss("loss", (row.last,), "loss", config.labels, kind, per_sample=True, split="replicated", upcast=False))
+    return row.block("head")
+
+
+def _scored(config: TransformerConfig, row: Row, kind: Kind) -> Block:
+    """Scores of all tokens, of which a sample's last one counts (transformers ``modeling_layers.py``, GenericForSequenceClassification)."""
+    row.add(Linear("score", (row.last,), "score", config.hidden, (config.labels,), bias=False))
+    row.add(SelectToken("last_token", (row.last,), "last_token", config.labels))
+    row.add(Loss("loss", (row.last,), "loss", config.labels, kind, per_sample=True, split="replicated", upcast=False))
+    return row.block("head")
+
+
+def _token_classification(config: TransformerConfig, _: int, row: Row, kind: Kind) -> Block:
+    row.add(Dropout("classifier_dropout", (row.last,), "classifier_dropout", config.hidden))
+    row.add(Linear("classifier", (row.last,), "classifier", config.hidden, (config.labels,)))
+    row.add(Loss("loss", (row.last,), "loss", config.labels, kind, split="replicated", upcast=config.causal))
+    return row.block("head")
+
+
+def _question_answering(config: TransformerConfig, _: int, row: Row, kind: Kind) -> Block:
+    """Two softmaxes over the tokens of a sample: as many elements as one over two classes for each of them."""
+    row.add(Linear("qa_outputs", (row.last,), "qa_outputs", config.hidden, (2,)))
+    row.add(Loss("loss", (row.last,), "loss", 2, kind, split="replicated", upcast=False))
     return row.block("head")
 
 
@@ -127,8 +153,11 @@ def _image(config: TransformerConfig, _: int, row: Row, kind: Kind) -> Block:
 
 
 def _encoder(config: TransformerConfig, _: int, row: Row, kind: Kind) -> Block:
-    """No head: both outputs of the bare model are summed, so that every parameter has a gradient."""
+    """No head: both outputs of the bare model are summed, so that every parameter has a gradient. Decoders have one."""
     hidden = row.last
+    if config.causal:
+        row.add(Loss("hidden_sum", (hidden,), "hidden_sum", config.hidden, kind, split="replicated"))
+        return row.block("head")
     pooled = _pool(config, row, hidden)
     states = row.add(Loss("hidden_sum", (hidden,), "hidden_sum", config.hidden, kind, split="replicated"))
     row.add(Loss("pooled_sum", (pooled,), "pooled_sum", config.hidden, kind, per_sample=True, split="replicated"))
@@ -153,6 +182,8 @@ def _logits(config: TransformerConfig, vocabulary: int, row: Row, kind: Kind, *,
     tied = WORD_TABLE if config.tied_embeddings else ""
     bias = bias or config.head_bias
     row.add(Linear("lm_head", (row.last,), "lm_head", config.embedding_width, (vocabulary,), bias, "vocab", tied=tied))
+    if config.scale_logits:
+        row.add(ScaledLogits("logit_scale", (row.last,), "logit_scale", vocabulary))
     if config.softcap_logits:
         row.add(Softcap("softcap", (row.last,), "softcap", vocabulary))
     row.add(Loss("loss", (row.last,), "loss", vocabulary, kind, shifted=shifted, upcast=shifted))
@@ -163,6 +194,8 @@ _HEADS: dict[str, Callable[[TransformerConfig, int, Row, Kind], Block]] = {
     "masked-lm": _masked,
     "pretraining": _pretraining,
     "sequence-classification": _classification,
+    "token-classification": _token_classification,
+    "question-answering": _question_answering,
     "image-classification": _image,
     "encoder": _encoder,
 }

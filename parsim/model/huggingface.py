@@ -7,13 +7,12 @@ nothing parsim models, or an error that names it: a config is never half underst
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from parsim.errors import Finding, ModelError
 from parsim.limits import MOST_LAYERS, beyond
-from parsim.model.families import MODEL_TYPES, Family
-from parsim.model.families.family import words
+from parsim.model.families import MODEL_TYPES, REFUSED, Family
+from parsim.model.families.harmless import is_harmless, says_nothing
 from parsim.model.transformer import LARGEST, TransformerConfig, configure
 
 ACTIVATIONS = {
@@ -35,22 +34,17 @@ TASKS = {
     "ForMaskedLM": "masked-lm",
     "ForPreTraining": "pretraining",
     "ForSequenceClassification": "sequence-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
     "ForImageClassification": "image-classification",
     "Model": "encoder",
 }
 """suffix of the class in ``architectures`` -> task"""
-
-HARMLESS = words(
-    "model_type torch_dtype dtype transformers_version _name_or_path name_or_path _commit_hash auto_map use_cache "
-    "bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id mask_token_id unk_token_id decoder_start_token_id "
-    "initializer_range layer_norm_eps layer_norm_epsilon rms_norm_eps norm_epsilon norm_eps rope_theta rope_scaling "
-    "rope_parameters pretraining_tp task_specific_params gradient_checkpointing output_attentions output_hidden_states "
-    "return_dict torchscript problem_type tokenizer_class finetuning_task attn_implementation _attn_implementation "
-    "_attn_implementation_autoset id2label label2id num_labels quantization_config unsloth_version unsloth_fixed "
-    "chunk_size_feed_forward is_encoder_decoder"
-)
-"""Keys that change neither parameters nor work nor activation memory. ``quantization_config`` is how the checkpoint is
-stored; training precision is the scenario's. RoPE settings change angles, not shapes."""
+_NO_BARE_MODEL = ("For", "Head", "Reward", "Encoder", "Decoder")
+"""words of classes that end in Model and have parts of their own"""
+_OF_DECODERS = ("causal-lm", "sequence-classification", "token-classification", "question-answering", "encoder")
+_LABELLED = ("sequence-classification", "token-classification", "image-classification")
+_OF_ENCODERS = ("masked-lm", "pretraining", "sequence-classification", "token-classification", "question-answering", "encoder")
 
 _WHOLE, _NUMBER, _FLAG, _TEXTS, _LIST, _MAPPING = "a whole number", "a number", "true or false", "a list of texts", "a list", "a mapping"
 KINDS = {
@@ -96,8 +90,6 @@ WITH_TEXT_PART = ("llama4",)
 """model types whose ``text_config`` is what is trained here; a vision part has no counterpart"""
 _REQUIRED = ("hidden", "layers", "heads", "vocabulary", "mlp")
 _OPTIONAL_KEYS = ("n_inner",)
-_ONE_TASK = ("causal-lm", "image-classification")
-"""tasks of families that have no other"""
 
 
 def read_config(tree: Mapping[str, Any], path: str = "model") -> TransformerConfig:
@@ -150,13 +142,15 @@ def _family(tree: Mapping[str, Any], path: str) -> Family:
         return MODEL_TYPES[kind]
     if kind is None:
         raise ModelError(Finding("a Hugging Face config needs a model_type", f"{path}.model_type", None, _known()))
-    near = get_close_matches(str(kind), MODEL_TYPES, n=1)
-    hint = f"did you mean {near[0]!r}? {_known()}" if near else _known()
-    raise ModelError(Finding(f"model_type {kind!r} is not supported yet", f"{path}.model_type", kind, hint))
+    if isinstance(kind, str) and kind in REFUSED:
+        message = f"model_type {kind!r} is not supported yet: {REFUSED[kind]}"
+        raise ModelError(Finding(message, f"{path}.model_type", kind, _known()))
+    # an architecture that is spelled much like another is still another: nothing is offered in its place
+    raise ModelError(Finding(f"architecture {kind!r} is not known, so it is not supported yet", f"{path}.model_type", kind, _known()))
 
 
 def _known() -> str:
-    return f"supported: {', '.join(sorted(MODEL_TYPES))}"
+    return f"known: {', '.join(sorted(MODEL_TYPES))}"
 
 
 def _check_kinds(tree: Mapping[str, Any], path: str) -> None:
@@ -187,11 +181,11 @@ def _put(values: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _require(family: Family, values: Mapping[str, Any], path: str) -> None:
-    """Sizes without which nothing can be said; a default would silently be another model."""
+    """Sizes without which nothing can be said; a default that is not the architecture's own would silently be another model."""
     findings = []
     for field in _REQUIRED:
         keys = [key for key, names in family.keys.items() if field in names.split()]
-        if keys and not set(keys) & set(_OPTIONAL_KEYS) and field not in values:
+        if keys and not set(keys) & set(_OPTIONAL_KEYS) and field not in values and field not in family.structure:
             findings.append(Finding(f"{' or '.join(keys)} is required", f"{path}.{keys[-1]}"))
     if findings:
         raise ModelError(findings)
@@ -201,13 +195,17 @@ def _task(family: Family, values: dict[str, Any], tree: Mapping[str, Any], path:
     """The head, from the class name in ``architectures``; without one the family's own."""
     classes = tree.get("architectures") or []
     usual = family.structure.get("task", "causal-lm")
+    legal = _OF_DECODERS if usual == "causal-lm" else (usual,) if usual not in _OF_ENCODERS else _OF_ENCODERS
     for name in classes[:1]:
-        task = next((task for suffix, task in TASKS.items() if name.endswith(suffix)), None)
-        if task is None or (task != usual and (usual in _ONE_TASK or task in _ONE_TASK)):
-            legal = [suffix for suffix, task in TASKS.items() if task == usual or not {usual, task} & set(_ONE_TASK)]
-            hint = f"supported for {family.name}: classes that end in {', '.join(legal)}"
+        task = family.classes.get(name) or next((task for suffix, task in TASKS.items() if name.endswith(suffix)), None)
+        if task not in legal or (task == "encoder" and any(word in name for word in _NO_BARE_MODEL)):
+            suffixes = [suffix for suffix, task in TASKS.items() if task in legal]
+            hint = f"supported for {family.name}: classes that end in {', '.join(suffixes)}"
             raise ModelError(Finding(f"the head of {name} is not supported yet", f"{path}.architectures", classes, hint))
         values["task"] = task
+    if values.get("task", usual) in _LABELLED and "labels" not in values:
+        named, counted = tree.get("id2label"), tree.get("num_labels")
+        values |= {"labels": len(named)} if named else {"labels": counted} if counted is not None else {}
     return {"architectures"}
 
 
@@ -218,7 +216,7 @@ def _refuse(family: Family, tree: Mapping[str, Any], read: set[str], path: str) 
             if value is not None and value not in family.stated[key]:
                 message = f"{key}: {value!r} is not supported yet for {family.name}"
                 findings.append(Finding(message, f"{path}.{key}", value, f"supported: {', '.join(map(repr, family.stated[key]))}"))
-        elif key not in read | HARMLESS | family.harmless:
+        elif key not in read | family.harmless and not is_harmless(key) and not says_nothing(key, value):
             message = f"{key!r} is a key that parsim does not read for model_type {family.model_type!r}"
             findings.append(Finding(message, f"{path}.{key}", value, "remove it if it changes neither shapes nor work"))
     if findings:

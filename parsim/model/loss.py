@@ -35,6 +35,25 @@ class Softcap(Layer):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ScaledLogits(Layer):
+    """Logits times a constant (Cohere's ``logit_scale``, Granite's ``logits_scaling``): a kernel each way, nothing is kept."""
+
+    classes: int
+    split: Split = "vocab"
+    selective: str = ""
+
+    def training_work(self, at: Workload) -> Work:
+        """Memory-bound both ways, where it does not join the loss; one of the workload's `loss_chunks` parts exists at a time."""
+        count = elements(at, self.classes, self.split)
+        part, traffic = -(-count // parts(at)) * at.element, count * at.element
+        if chunked(at):
+            return Work((Memory(4 * traffic, launches=2 * parts(at)),), output=part, input_gradients=(0,), forward_temporary=part)
+        if at.fused:
+            return Work(input_gradients=(0,))
+        return Work((Memory(2 * traffic),), (Memory(2 * traffic),), output=part, input_gradients=(part,))
+
+
 _CACHED_ROW = 2**16
 """bytes of logits of one token that a log-softmax reads from memory only once, because the rows at hand stay in the L2 cache"""
 

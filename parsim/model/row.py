@@ -41,7 +41,7 @@ def norm(config: TransformerConfig, name: str, source: str) -> Operator:
     """The architecture's norm over the hidden dimension."""
     if config.normalisation == "rmsnorm":
         return RMSNorm(name, (source,), name, config.hidden, config.norm_offset)
-    return LayerNorm(name, (source,), name, config.hidden, config.norm_bias)
+    return LayerNorm(name, (source,), name, config.hidden, config.norm_bias, weights=config.norm_weights)
 
 
 def _place(name: str, roles: tuple[str, ...]) -> int:

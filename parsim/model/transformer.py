@@ -21,9 +21,13 @@ from parsim.model.layer_kinds import ATTENTION, LinearMixer, wrong_kinds
 LARGEST = 10**9
 """of the sizes of an architecture"""
 
-Task = Literal["causal-lm", "encoder", "masked-lm", "pretraining", "sequence-classification", "image-classification"]
-"""What stands after the last layer: a language-model head; nothing but the pooler; BERT's masked-LM head; masked LM
-and next-sentence heads; a classifier over the pooled first token; one over the first token of an image."""
+Task = Literal[
+    "causal-lm", "encoder", "masked-lm", "pretraining", "sequence-classification", "token-classification", "question-answering",
+    "image-classification",
+]  # fmt: skip
+"""What stands after the last layer: a language-model head; nothing (encoders: a pooler); BERT's masked-LM head; masked LM
+and next-sentence heads; a classifier over the pooled first token (decoders: scores of all tokens, of which the last one's count); one
+over every token; scores of beginning and end for every token; a classifier over the first token of an image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,18 +154,21 @@ class TransformerConfig:
     """width of the token embedding where a projection leads to `hidden` (OPT-350M); 0 = hidden"""
     embedding_norm: bool = False
     normalisation: Literal["layernorm", "rmsnorm"] = "layernorm"
+    norm_weights: bool = True
+    """norms over the hidden dimension have weights (OLMo's have none)"""
     norm_bias: bool = True
     norm_offset: bool = False
     """RMSNorm: the normalised input is multiplied by 1 + weight, in fp32 (Gemma)"""
-    norm_placement: Literal["pre", "post", "sandwich"] = "pre"
-    """pre: before each sublayer; post: after each residual sum (BERT); sandwich: before and after each sublayer (Gemma 2)"""
+    norm_placement: Literal["pre", "post", "sandwich", "output"] = "pre"
+    """pre: before each sublayer; post: after each residual sum (BERT); sandwich: before and after each sublayer (Gemma 2);
+    output: behind each sublayer, before the sum (OLMo 2)"""
     parallel_residual: bool = False
     """attention and MLP read the same residual stream (GPT-NeoX, Phi-2)"""
     shared_norm: bool = False
     """with parallel_residual: both read one norm (Phi-2)"""
     final_norm: bool = True
-    activation: Literal["gelu", "gelu-new", "gelu-tanh", "relu", "relu2", "silu"] = "gelu"
-    """gelu-new is the unfused tanh formula of Hugging Face's GPT-2; gelu-tanh the fused kernel"""
+    activation: Literal["gelu", "gelu-new", "gelu-tanh", "relu", "relu2", "silu", "xielu"] = "gelu"
+    """gelu-new is the unfused tanh formula of Hugging Face's GPT-2; gelu-tanh the fused kernel; xielu has two weights (Apertus)"""
     gated: bool = False
     """gate and up projections multiplied (SwiGLU, GeGLU)"""
     query_key_value_bias: bool = True
@@ -172,10 +179,19 @@ class TransformerConfig:
     """one weight for q, k and v (GPT-2, Megatron) instead of three (Llama in Hugging Face)"""
     fused_gate_up: bool = False
     """gated: one weight for gate and up (Phi-3)"""
+    clip_query_key_value: bool = False
+    """queries, keys and values are clamped (DBRX, OLMo of 2024)"""
     query_key_norm: bool = False
     """RMSNorm over each query and key head (Qwen3)"""
     query_key_norm_weights: bool = True
     """that norm has weights (Llama 4's has none)"""
+    query_key_norm_over: Literal["head", "heads", "projection"] = "head"
+    """head: over each head, with one weight for all; heads: over each head, with weights of its own (Cohere);
+    projection: over all heads together (OLMo 2)"""
+    query_key_normalisation: Literal["rmsnorm", "layernorm"] = "rmsnorm"
+    query_key_norm_bias: bool = False
+    query_key_norm_everywhere: bool = False
+    """layers without rotary positions norm queries and keys, too (EXAONE 4)"""
     attention_sinks: bool = False
     """a learned score per head joins the softmax without a value (GPT-OSS)"""
     attention_window: int = 0
@@ -195,6 +211,8 @@ class TransformerConfig:
     """the core's output is multiplied by the sigmoid of a projection as wide as the queries (Qwen3-Next)"""
     no_rotary_every: int = 0
     """every n-th layer has neither rotary positions nor the norm of queries and keys (Llama 4: 4); 0 = all have them"""
+    rotary_in_windows: bool = False
+    """only layers with a sliding window have rotary positions (Cohere 2)"""
     tied_embeddings: bool = False
     dropout: float = 0.0
     """probability the recipe uses unless the scenario says otherwise"""
@@ -208,6 +226,10 @@ class TransformerConfig:
     """eager attention bounds its scores by cap * tanh(scores / cap) (Gemma 2)"""
     softcap_logits: bool = False
     """so is every logit (Gemma 2)"""
+    scale_logits: bool = False
+    """every logit is multiplied by a constant (Cohere, Granite)"""
+    scale_residual: bool = False
+    """every sublayer's output is, before the sum (Granite)"""
     expand_key_value: bool = False
     """keys and values are copied to all query heads before the kernel (Hugging Face's repeat_kv)"""
     mtp: int = 0
@@ -259,8 +281,9 @@ class TransformerConfig:
         """In what layer number `layer` (from 0) differs from others."""
         every = self.full_attention_every
         full = self.layer_letter(layer) == "*" if self.layer_pattern else bool(every) and (layer + 1) % every == 0
-        rotates = not (self.no_rotary_every and (layer + 1) % self.no_rotary_every == 0)
         window, chunk = (0, 0) if full else (self.attention_window, self.attention_chunk)
+        rotates = not (self.no_rotary_every and (layer + 1) % self.no_rotary_every == 0)
+        rotates &= not (self.rotary_in_windows and not window)
         return LayerKind(self.is_mixture(layer), window, chunk, rotates, self.layer_letter(layer))
 
 

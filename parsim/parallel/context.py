@@ -33,7 +33,7 @@ from parsim.parallel.settings import Parallelism, Training
 
 METHODS = ("ring", "all-gather", "ulysses")
 _SIZE, _METHOD = "parallel.context.size", "parallel.context.method"
-_TOKENWISE = ("causal-lm", "masked-lm")
+_TOKENWISE = ("causal-lm", "masked-lm", "token-classification")
 """tasks whose heads look at one token at a time"""
 
 

@@ -331,10 +331,21 @@ def _refusals(draft: ExportDraft, config: TransformerConfig) -> None:
         ("latent.chosen", config.latent is not None and config.latent.chosen > 0, "the indexer's options are not written yet"),
         ("attention_gate", config.attention_gate, "the attention's output has no gate there"),
         ("softcap_attention", config.softcap_attention or config.softcap_logits, "scores and logits are not capped there"),
+        ("scale_logits", config.scale_logits, "logits are not multiplied by a constant there"),
+        ("scale_residual", config.scale_residual, "nor are the outputs of sublayers"),
+        ("clip_query_key_value", config.clip_query_key_value, "queries, keys and values are not clamped there"),
+        ("norm_weights", not config.norm_weights, "norms have weights there"),
+        ("query_key_norm_over", config.query_key_norm and not _usual_norm(config), "queries and keys are normed head by head, by RMSNorm"),
+        ("rotary_in_windows", config.rotary_in_windows, "all layers have rotary positions there, or every n-th has none"),
     ]
     for name, applies, why in rules:
         if applies:
             draft.refuses(f"model.{name}", why, YOUR_CODE)
+
+
+def _usual_norm(config: TransformerConfig) -> bool:
+    """Of queries and keys: what --qk-layernorm makes."""
+    return config.query_key_norm_over == "head" and config.query_key_normalisation == "rmsnorm"
 
 
 def _unlike_biases(config: TransformerConfig) -> bool:

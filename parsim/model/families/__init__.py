@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from parsim.model.families import encoders, gpt, hybrids, llama, mixtures
+from parsim.model.families import beside_weights, encoders, gpt, hybrids, layernorm, llama, mixtures, rmsnorm
 from parsim.model.families.family import Family
+from parsim.model.families.refused import REFUSED
 
-FAMILIES: dict[str, Family] = {family.name: family for module in (gpt, llama, mixtures, encoders, hybrids) for family in module.FAMILIES}
-MODEL_TYPES: dict[str, Family] = {family.model_type: family for family in FAMILIES.values() if family.model_type}
+_MODULES = (gpt, llama, mixtures, encoders, hybrids, layernorm, rmsnorm, beside_weights)
+FAMILIES: dict[str, Family] = {family.name: family for module in _MODULES for family in module.FAMILIES}
+MODEL_TYPES: dict[str, Family] = {
+    kind: family for family in FAMILIES.values() for kind in (family.model_type, *family.also) if kind
+}  # fmt: skip
 
-__all__ = ["FAMILIES", "MODEL_TYPES", "Family"]
+__all__ = ["FAMILIES", "MODEL_TYPES", "REFUSED", "Family"]

@@ -14,6 +14,10 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+Adjust = Callable[[Fields, Mapping[str, Any]], set[str]]
+"""reads what a table cannot say: changes the fields in place, returns the config keys it has read"""
+
+
 class Family(NamedTuple):
     """The facts that a family's catalogue files and Hugging Face configs need not repeat."""
 
@@ -31,8 +35,11 @@ class Family(NamedTuple):
     """config key -> values that say what `structure` already says; any other value cannot be used"""
     harmless: frozenset[str] = frozenset()
     """further config keys that change neither parameters, work nor memory"""
-    adjust: Callable[[Fields, Mapping[str, Any]], set[str]] | None = None
-    """reads what a table cannot say: changes the fields in place, returns the config keys it has read"""
+    adjust: Adjust | None = None
+    also: tuple[str, ...] = ()
+    """further values of ``model_type`` that name the same structure in the same words"""
+    classes: Mapping[str, str] = {}
+    """classes of ``architectures`` whose names do not say the head -> task"""
 
 
 def shortest(letters: str) -> str:

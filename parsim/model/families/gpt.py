@@ -143,7 +143,8 @@ PHI = Family(
 def _mpt(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     fields["mlp"] = int((4 if tree.get("expansion_ratio") is None else tree["expansion_ratio"]) * tree["d_model"])
     attention = tree.get("attn_config") or {}
-    for key in ("qk_ln", "rope", "clip_qkv", "prefix_lm"):
+    fields["clip_query_key_value"] = attention.get("clip_qkv") is not None
+    for key in ("qk_ln", "rope", "prefix_lm"):
         if attention.get(key):
             raise ModelError(Finding(f"attn_config.{key} is not supported yet for mpt", "attn_config", attention[key]))
     alibi = attention.get("alibi", False)

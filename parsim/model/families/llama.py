@@ -6,11 +6,12 @@ Structure and key names follow the modelling and configuration files of huggingf
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from parsim.errors import Finding, ModelError
-from parsim.model.families.family import GROUPED, Family, Fields, shortest, words
+from parsim.model.families.family import GROUPED, Adjust, Family, Fields, words
+from parsim.model.families.readers import windows
 
 STRUCTURE: dict[str, Any] = {
     "normalisation": "rmsnorm", "position": "rotary", "activation": "silu", "gated": True, "query_key_value_bias": False,
@@ -21,39 +22,7 @@ REGISTRATION = ("query_key_value", "attention_output", "query_key_norm", "mlp_up
 HARMLESS = frozenset({"attention_dropout", "max_sequence_length", "rope_interleaved", "partial_rotary_factor"})
 
 
-def windows(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
-    """Sliding windows: ``sliding_window`` with ``use_sliding_window``, ``max_window_layers`` and ``layer_types``."""
-    window = int(tree.get("sliding_window") or tree.get("sliding_window_size") or 0)
-    types = tree.get("layer_types")
-    if not tree.get("use_sliding_window", True) or (types and set(types) == {"full_attention"}):
-        window = 0
-    first, layers = tree.get("max_window_layers"), int(tree.get("num_hidden_layers") or 0)
-    if window and not types and first is not None:  # older configurations: the first layers see all keys
-        types = ["full_attention" if layer < first else "sliding_attention" for layer in range(layers)]
-    fields["attention_window"] = window
-    if window and types:
-        fields |= pattern(types)
-    return {"sliding_window", "sliding_window_size", "use_sliding_window", "max_window_layers", "layer_types"}
-
-
-LAYER_TYPES = {"full_attention": "*", "sliding_attention": "W"}
-"""word of ``layer_types`` -> letter of `TransformerConfig.layer_pattern`"""
-
-
-def pattern(types: list[str]) -> Fields:
-    """The fields for this order of layers: every n-th one full if that says it, otherwise the shortest pattern that does."""
-    if strange := sorted(set(types) - set(LAYER_TYPES)):
-        message = f"layers of the kind {' and '.join(strange)} are not supported yet"
-        raise ModelError(Finding(message, "layer_types", types, f"supported: {', '.join(LAYER_TYPES)}"))
-    letters = "".join(LAYER_TYPES[kind] for kind in types)
-    every = letters.find("*") + 1
-    if all((letter == "*") == bool(every and (layer + 1) % every == 0) for layer, letter in enumerate(letters)):
-        return {"full_attention_every": every}
-    return {"full_attention_every": 0, "layer_pattern": shortest(letters)}
-
-
 BIASES = {"attention_bias": "query_key_value_bias output_bias"}
-Adjust = Callable[[Fields, Mapping[str, Any]], set[str]]
 
 
 def member(
@@ -65,6 +34,7 @@ def member(
     stated: Mapping[str, tuple[Any, ...]] | None = None,
     harmless: frozenset[str] = frozenset(),
     adjust: Adjust | None = None,
+    also: tuple[str, ...] = (),
 ) -> Family:
     """A family of the Llama line: what it says beyond the line's structure and the line's keys."""
     return Family(
@@ -76,6 +46,7 @@ def member(
         stated=stated or {},
         harmless=HARMLESS | harmless,
         adjust=adjust,
+        also=also,
     )
 
 
@@ -95,7 +66,12 @@ def _gemma2(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
 _GEMMA = {"activation": "gelu-tanh", "tied_embeddings": True, "head_dim": 256, "norm_offset": True}
 _CAUSAL = {"use_bidirectional_attention": (False,)}
 
-LLAMA = member("llama", {"maximum_sequence": 2048}, {**BIASES, "mlp_bias": "mlp_bias"})
+LLAMA = member(
+    "llama",
+    {"maximum_sequence": 2048},
+    {**BIASES, "mlp_bias": "mlp_bias"},
+    also=("Yi", "yi", "aquila", "xverse", "skywork", "open_llama", "code_llama", "iquestcoder"),
+)
 MISTRAL = member("mistral", {}, adjust=windows)
 QWEN2 = member("qwen2", {"query_key_value_bias": True}, harmless=frozenset({"use_mrope"}), adjust=windows)
 QWEN3 = member("qwen3", {"query_key_norm": True, "head_dim": 128}, BIASES, adjust=windows)

@@ -11,7 +11,8 @@ from typing import Any
 
 from parsim.errors import Finding, ModelError
 from parsim.model.families.family import Fields, words
-from parsim.model.families.llama import BIASES, DEEPSEEK_V3, EXPERT_REGISTRATION, REGISTRATION, ROUTER, member, windows
+from parsim.model.families.llama import BIASES, DEEPSEEK_V3, EXPERT_REGISTRATION, REGISTRATION, ROUTER, member
+from parsim.model.families.readers import shared_experts, windows
 
 GPT_OSS = member(
     "gpt-oss",
@@ -66,14 +67,6 @@ LLAMA4 = member(
 KIMI_K2 = DEEPSEEK_V3._replace(name="kimi-k2", model_type="kimi_k2")
 
 
-def _glm(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
-    size = tree.get("moe_intermediate_size")
-    if size is None:
-        raise ModelError(Finding("moe_intermediate_size is required", "moe_intermediate_size"))
-    fields.setdefault("experts", {})["shared"] = (tree.get("n_shared_experts") or 0) * size
-    return {"n_shared_experts"}
-
-
 GLM4_MOE = member(
     "glm4-moe",
     {"query_key_value_bias": True, "rotary_fraction": 0.5, "head_dim": 128, "experts": {"router_bias": True, "router_dtype": "fp32"}},
@@ -84,7 +77,7 @@ GLM4_MOE = member(
     },
     (*REGISTRATION[:5], "mixture.experts", "mixture.router", "mixture.shared", *REGISTRATION[-2:]),
     harmless=ROUTER | words("n_group topk_group routed_scaling_factor num_nextn_predict_layers"),
-    adjust=_glm,
+    adjust=shared_experts,
 )  # fmt: skip
 
 FAMILIES = (GPT_OSS, LLAMA4, KIMI_K2, GLM4_MOE)

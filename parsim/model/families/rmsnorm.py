@@ -1,0 +1,219 @@
+"""Decoders with RMSNorm and a gated MLP, or the Llama line's order of weights: those that differ from it in a fact or two.
+
+Structure and key names follow the modelling and configuration files of huggingface/transformers (``src/transformers/models/<model_type>``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from parsim.errors import Finding, ModelError
+from parsim.model.families.family import Fields, words
+from parsim.model.families.llama import BIASES, EXPERT_REGISTRATION, GEMMA, REGISTRATION, ROUTER, member
+from parsim.model.families.readers import biases, given, groups, interleaved, shared_experts, together, unrotated, windows
+
+_ROUTER_LAST = (*REGISTRATION[:5], "mixture.experts", "mixture.router", "mixture.shared", *REGISTRATION[-2:])
+_WIDE_NORM = {"query_key_norm": True, "query_key_norm_over": "projection"}
+_COUNT = {"num_local_experts": "experts.count", "num_experts": "experts.count", "num_experts_per_tok": "experts.top_k"}
+_ALL_BIASES = "query_key_value_bias output_bias mlp_bias"
+
+# dense
+
+
+def _gemma3(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    fields["activation"] = "gelu-tanh"
+    fields["softcap_attention"] = tree.get("attn_logit_softcapping") is not None
+    fields["softcap_logits"] = tree.get("final_logit_softcapping") is not None
+    return {"hidden_act", "hidden_activation", "attn_logit_softcapping", "final_logit_softcapping"}
+
+
+GEMMA3 = member(
+    "gemma3-text",
+    {
+        **GEMMA.structure, "norm_placement": "sandwich", "query_key_norm": True, "hidden": 2304, "mlp": 9216, "layers": 26, "heads": 8,
+        "kv_heads": 4, "vocabulary": 262208, "attention_window": 4096, "full_attention_every": 6,
+    },
+    BIASES,
+    (*REGISTRATION[:5], "attention_norm", "attention_output_norm", "mlp_norm", "mlp_output_norm"),
+    stated={"use_bidirectional_attention": (False,)},
+    harmless=words("cache_implementation rope_local_base_freq"),
+    adjust=together(_gemma3, interleaved(4096, 6)),
+)  # fmt: skip
+GLM = member(
+    "glm",
+    {"query_key_value_bias": True, "rotary_fraction": 0.5, "head_dim": 128, "fused_gate_up": True, "rotary_concatenates": True},
+    {"attention_bias": "query_key_value_bias", "partial_rotary_factor": "rotary_fraction"},
+    (*REGISTRATION[:5], "attention_norm", "mlp_norm"),
+)
+GLM4 = GLM._replace(
+    name="glm4",
+    model_type="glm4",
+    structure={**GLM.structure, "norm_placement": "sandwich"},
+    registration=(*REGISTRATION[:5], "attention_norm", "mlp_norm", "attention_output_norm", "mlp_output_norm"),
+)
+_CLIPS = given("clip_qkv", "clip_query_key_value")
+OLMO = member("olmo", {"normalisation": "layernorm", "norm_weights": False, "norm_bias": False}, BIASES, adjust=_CLIPS)
+OLMO2 = member("olmo2", {**_WIDE_NORM, "norm_placement": "output"}, BIASES)
+OLMO3 = OLMO2._replace(name="olmo3", model_type="olmo3", adjust=interleaved(4096, 4))
+
+
+def _exaone4(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    read = interleaved(4096, 4)(fields, tree)
+    fields["rotary_in_windows"] = bool(fields["attention_window"])
+    return read
+
+
+EXAONE4 = member(
+    "exaone4",
+    {"norm_placement": "output", "query_key_norm": True, "query_key_norm_everywhere": True},
+    adjust=_exaone4,
+)
+SMOLLM3 = member(
+    "smollm3", {"tied_embeddings": True}, {**BIASES, "mlp_bias": "mlp_bias"}, adjust=together(windows, unrotated)
+)  # fmt: skip
+GRANITE = member(
+    "granite",
+    {"scale_residual": True, "scale_logits": True},
+    {**BIASES, "mlp_bias": "mlp_bias"},
+    harmless=words("embedding_multiplier logits_scaling residual_multiplier"),
+)
+HELIUM = member("helium", {"head_dim": 128}, {**BIASES, "mlp_bias": "mlp_bias"})
+ARCEE = member("arcee", {"gated": False, "activation": "relu2"}, {**BIASES, "mlp_bias": "mlp_bias"})
+APERTUS = member(
+    "apertus",
+    {"gated": False, "activation": "xielu", "query_key_norm": True},
+    {**BIASES, "mlp_bias": "mlp_bias"},
+    ("query_key_value", "attention_output", "query_key_norm", "mlp_up", "mlp_down", "mlp_activation", "attention_norm", "mlp_norm"),
+    stated={"post_norm": (False,), "qk_norm": (True,)},
+)
+NEMOTRON = member(
+    "nemotron",
+    {"normalisation": "layernorm", "gated": False, "activation": "relu2", "rotary_fraction": 0.5, "rotary_concatenates": True},
+    {**BIASES, "mlp_bias": "mlp_bias", "partial_rotary_factor": "rotary_fraction", "rope_percent": "rotary_fraction"},
+    ("query_key_value", "attention_output", "mlp_up", "mlp_down", "attention_norm", "mlp_norm"),
+)
+HUNYUAN = member("hunyuan-v1-dense", {"query_key_norm": True}, BIASES, stated={"use_qk_norm": (True,), "use_cla": (False,)})
+ERNIE = member(
+    "ernie4-5", {"tied_embeddings": True, "head_dim": 128}, adjust=biases("use_bias", _ALL_BIASES), harmless=words("compression_ratio"),
+)  # fmt: skip
+SEED = member(
+    "seed-oss",
+    {"query_key_value_bias": True, "head_dim": 128},
+    {"attention_bias": "query_key_value_bias", "attention_out_bias": "output_bias", "mlp_bias": "mlp_bias", "residual_dropout": "dropout"},
+)
+MINISTRAL = member("ministral", {}, adjust=windows, also=("ministral3",))
+
+# experts
+
+OLMOE = member(
+    "olmoe", _WIDE_NORM, {**BIASES, **_COUNT, "norm_topk_prob": "experts.renormalise"}, _ROUTER_LAST, harmless=ROUTER, adjust=_CLIPS
+)  # fmt: skip
+GRANITE_MOE = member(
+    "granitemoe",
+    {"scale_residual": True, "scale_logits": True},
+    {**BIASES, **_COUNT},
+    EXPERT_REGISTRATION,
+    harmless=GRANITE.harmless | ROUTER,
+)
+GRANITE_SHARED = GRANITE_MOE._replace(
+    name="granitemoeshared", model_type="granitemoeshared", keys={**GRANITE_MOE.keys, "shared_intermediate_size": "experts.shared"}
+)
+
+
+def _minimax_m2(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    width, kinds, layers = tree.get("rotary_dim"), tree.get("attn_type_list"), int(fields["layers"])
+    if width:
+        fields["rotary_fraction"] = min(1.0, width / (fields.get("head_dim") or 128))
+    if kinds is not None and list(kinds) != [1] * layers:
+        raise ModelError(Finding("linear attention of MiniMax is not supported yet", "attn_type_list", kinds, "1 for every layer"))
+    return {"rotary_dim", "attn_type_list"}
+
+
+MINIMAX_M2 = member(
+    "minimax-m2",
+    {**_WIDE_NORM, "head_dim": 128, "experts": {"router_bias": True, "renormalise": True}},
+    _COUNT,
+    _ROUTER_LAST,
+    stated={
+        "use_qk_norm": (True,), "qk_norm_type": ("per_layer",), "use_routing_bias": (True,), "shared_intermediate_size": (0,),
+        "scoring_func": ("sigmoid",),
+    },
+    # the modules that predict further words are in the checkpoint; transformers' class has none
+    harmless=ROUTER | words(
+        "layernorm_full_attention_beta layernorm_linear_attention_beta layernorm_mlp_beta mtp_transformer_layers num_mtp_modules use_mtp"
+    ),
+    adjust=_minimax_m2,
+)  # fmt: skip
+DOTS = member(
+    "dots1",
+    {"query_key_norm": True, "experts": {"router_bias": True, "router_dtype": "fp32"}},
+    {
+        **BIASES, "n_routed_experts": "experts.count", "num_experts_per_tok": "experts.top_k", "moe_intermediate_size": "experts.mlp",
+        "first_k_dense_replace": "experts.dense_layers", "norm_topk_prob": "experts.renormalise", "moe_layer_freq": "experts.every",
+    },
+    _ROUTER_LAST,
+    stated={"scoring_func": ("noaux_tc", "sigmoid")},
+    harmless=ROUTER,
+    adjust=together(windows, shared_experts, groups),
+)  # fmt: skip
+
+
+def _hunyuan_moe(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    """Sizes that may be lists of equal numbers, one for every layer; the shared MLP is one or several experts wide."""
+    for key in ("num_experts", "moe_topk", "moe_intermediate_size", "num_shared_expert"):
+        said = tree.get(key)
+        values = set(said) if isinstance(said, list) else {said}
+        if len(values) > 1:
+            raise ModelError(Finding(f"{key} that differs from layer to layer is not supported yet", key, said))
+    one = {key: next(iter(tree[key])) if isinstance(tree.get(key), list) else tree.get(key) for key in ("num_experts", "moe_topk")}
+    fields.setdefault("experts", {}).update({"count": one["num_experts"] or 1, "top_k": one["moe_topk"] or 1})
+    wide = tree.get("moe_intermediate_size")
+    wide = (wide[0] if isinstance(wide, list) else wide) or fields["mlp"]
+    shared = tree.get("num_shared_expert")
+    shared = shared[0] if isinstance(shared, list) else 1 if shared is None else shared
+    fields["experts"] |= {"mlp": wide, "shared": wide * shared}
+    return {"num_experts", "moe_topk", "moe_intermediate_size", "num_shared_expert"}
+
+
+HUNYUAN_MOE = member(
+    "hunyuan-v1-moe",
+    {"query_key_norm": True, "experts": {"router_dtype": "fp32", "renormalise": True}},
+    BIASES,
+    EXPERT_REGISTRATION,
+    stated={"use_qk_norm": (True,), "use_cla": (False,), "use_mixed_mlp_moe": (True,), "moe_layer_num_skipped": (0,)},
+    harmless=ROUTER | words("capacity_factor moe_drop_tokens moe_random_routing_dropped_token cla_share_factor"),
+    adjust=_hunyuan_moe,
+)
+
+
+def _ernie_moe(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    layers, experts = int(fields["layers"]), fields.setdefault("experts", {})
+    last = tree.get("moe_layer_end_index")
+    if last not in (None, -1, layers - 1):
+        message = f"dense layers behind those with experts (layer {last} of {layers}) are not supported yet"
+        raise ModelError(Finding(message, "moe_layer_end_index", last, f"use {layers - 1}"))
+    start = tree.get("moe_layer_start_index")
+    experts["dense_layers"] = 1 if start is None else start
+    shared = tree.get("moe_num_shared_experts")
+    experts["shared"] = (2 if shared is None else shared) * int(experts.get("mlp") or 0)
+    return {"moe_layer_end_index", "moe_layer_start_index", "moe_num_shared_experts"} | biases("use_bias", _ALL_BIASES)(fields, tree)
+
+
+ERNIE_MOE = member(
+    "ernie4-5-moe",
+    {"tied_embeddings": True, "experts": {"router_dtype": "fp32", "renormalise": True, "router_bias": True}},
+    {
+        "moe_num_experts": "experts.count", "moe_k": "experts.top_k", "moe_intermediate_size": "experts.mlp",
+        "moe_layer_interval": "experts.every",
+    },
+    _ROUTER_LAST,
+    stated={"moe_use_aux_free": (True,), "moe_gate": ("topk", "top2"), "use_moe": (True,)},
+    harmless=ROUTER | words("moe_norm_min moe_capacity moe_group compression_ratio moe_use_hard_gate moe_multimodal_dispatch_use_allgather"),
+    adjust=_ernie_moe,
+)  # fmt: skip
+
+FAMILIES = (
+    GEMMA3, GLM, GLM4, OLMO, OLMO2, OLMO3, EXAONE4, SMOLLM3, GRANITE, HELIUM, ARCEE, APERTUS, NEMOTRON, HUNYUAN, ERNIE, SEED, MINISTRAL,
+    OLMOE, GRANITE_MOE, GRANITE_SHARED, MINIMAX_M2, DOTS, HUNYUAN_MOE, ERNIE_MOE,
+)  # fmt: skip

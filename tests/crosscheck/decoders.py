@@ -1,0 +1,102 @@
+"""Small configurations of decoders, one or more for each structure: name -> model type and what differs from its class's defaults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 320,
+    "max_position_embeddings": 64,
+}  # fmt: skip
+GROUPED: dict[str, Any] = {**SIZES, "num_key_value_heads": 2}
+HEADS: dict[str, Any] = {**GROUPED, "head_dim": 24}
+GPT: dict[str, Any] = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 320, "n_positions": 64}
+EXPERTS: dict[str, Any] = {**GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2}
+DELTA: dict[str, Any] = {
+    **HEADS, "linear_key_head_dim": 8, "linear_value_head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+}  # fmt: skip
+FALCON: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 320, "max_position_embeddings": 64}
+
+DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemma3_text": ("gemma3_text", {**HEADS, "sliding_window": 8}),
+    "gemma3_text, a window in every layer but one": (
+        "gemma3_text", {**HEADS, "sliding_window": 8, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]},
+    ),
+    "glm": ("glm", HEADS),
+    "glm4": ("glm4", HEADS),
+    "glm4 without biases": ("glm4", {**HEADS, "attention_bias": False}),
+    "olmo": ("olmo", GROUPED),
+    "olmo with clamps": ("olmo", {**GROUPED, "clip_qkv": 8.0}),
+    "olmo2": ("olmo2", GROUPED),
+    "olmo2 with biases": ("olmo2", {**GROUPED, "attention_bias": True}),
+    "olmo3": ("olmo3", {**GROUPED, "sliding_window": 8}),
+    "olmoe": ("olmoe", {**GROUPED, "num_experts": 4, "num_experts_per_tok": 2}),
+    "exaone4": ("exaone4", {**GROUPED, "sliding_window": 8}),
+    "exaone4 without windows": ("exaone4", {**GROUPED, "sliding_window": None, "layer_types": ["full_attention"] * 4}),
+    "smollm3": ("smollm3", GROUPED),
+    "smollm3 with biases": ("smollm3", {**GROUPED, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
+    "granite": ("granite", GROUPED),
+    "granite with biases": ("granite", {**GROUPED, "attention_bias": True, "mlp_bias": True}),
+    "granitemoe": ("granitemoe", EXPERTS),
+    "granitemoeshared": ("granitemoeshared", {**EXPERTS, "shared_intermediate_size": 96}),
+    "helium": ("helium", {**GROUPED, "head_dim": 16}),
+    "arcee": ("arcee", HEADS),
+    "apertus": ("apertus", GROUPED),
+    "nemotron": ("nemotron", HEADS),
+    "hunyuan_v1_dense": ("hunyuan_v1_dense", HEADS),
+    "hunyuan_v1_moe": ("hunyuan_v1_moe", {**HEADS, "num_experts": 4, "moe_topk": 2}),
+    "ernie4_5": ("ernie4_5", HEADS),
+    "ernie4_5 with biases": ("ernie4_5", {**HEADS, "use_bias": True}),
+    "ernie4_5_moe": (
+        "ernie4_5_moe",
+        {**GROUPED, "moe_intermediate_size": 48, "moe_num_experts": 4, "moe_k": 2, "moe_layer_start_index": 1, "moe_layer_end_index": 3},
+    ),
+    "seed_oss": ("seed_oss", HEADS),
+    "ministral": ("ministral", {**HEADS, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"] * 2}),
+    "ministral3": ("ministral3", HEADS),
+    "minimax_m2": ("minimax_m2", {**HEADS, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "dots1": (
+        "dots1",
+        {
+            **HEADS, "n_routed_experts": 4, "n_shared_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 48,
+            "first_k_dense_replace": 1, "sliding_window": None,
+        },
+    ),
+    "internlm3": ("internlm3", HEADS),
+    "gptj": ("gptj", {**GPT, "rotary_dim": 8}),
+    "codegen": ("codegen", {**GPT, "rotary_dim": 8}),
+    "gpt_neo": (
+        "gpt_neo",
+        {
+            "hidden_size": 64, "num_layers": 2, "num_heads": 4, "vocab_size": 320, "max_position_embeddings": 64, "window_size": 8,
+            "attention_types": [[["global", "local"], 1]],
+        },
+    ),
+    "gpt_bigcode": ("gpt_bigcode", GPT),
+    "gpt_bigcode with heads of their own": ("gpt_bigcode", {**GPT, "multi_query": False}),
+    "starcoder2": ("starcoder2", GROUPED),
+    "starcoder2 without biases": ("starcoder2", {**GROUPED, "use_bias": False}),
+    "falcon": ("falcon", FALCON),
+    "falcon of 40B": ("falcon", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}),
+    "falcon2": ("falcon", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1}),
+    "falcon of RW": ("falcon", {**FALCON, "alibi": True, "bias": True, "multi_query": False, "parallel_attn": False}),
+    "stablelm": ("stablelm", GROUPED),
+    "stablelm of 12B": ("stablelm", {**GROUPED, "use_parallel_residual": True, "qk_layernorm": True, "use_qkv_bias": True}),
+    "persimmon": ("persimmon", SIZES),
+    "cohere": ("cohere", GROUPED),
+    "cohere with norms": ("cohere", {**GROUPED, "use_qk_norm": True}),
+    "cohere2": ("cohere2", {**HEADS, "sliding_window": 8}),
+    "phimoe": ("phimoe", {**EXPERTS, "attention_bias": True, "lm_head_bias": True}),
+    "dbrx": (
+        "dbrx",
+        {
+            "d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 64, "vocab_size": 320,
+            "attn_config": {"clip_qkv": 8, "kv_n_heads": 2, "rope_theta": 10000.0},
+            "ffn_config": {"hidden_size": 64, "ffn_hidden_size": 96, "moe_num_experts": 4, "moe_top_k": 2},
+        },
+    ),
+    "openai-gpt": ("openai-gpt", GPT),
+    "mpt with clamps": (
+        "mpt", {"d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 64, "vocab_size": 320, "attn_config": {"clip_qkv": 6.0}},
+    ),
+}  # fmt: skip
