@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from parsim.kernel import Attention, Gemm, Kernel, Memory
 from parsim.model.context import Sizes, Spread, spread
+from parsim.model.elementwise import spelled_out
 from parsim.model.model import Layer, Parameter, Save, Split, Work, Workload, shard
 
 
@@ -274,6 +275,10 @@ class QKNorm(Layer):
     over: str = "head"
     kind: str = "rmsnorm"
     bias: bool = False
+    wide: bool = False
+    """it multiplies by the weights before it casts back; see `RMSNorm` and `LayerNorm`"""
+    factor: bool = False
+    """by 1 + weight"""
     split: Split = "heads"
     selective: str = "norm"
     trainable: bool = True
@@ -297,12 +302,18 @@ class QKNorm(Layer):
         size = count * at.element
         rows = 2 * at.tokens if self.over == "projection" else heads
         saves = [Save(f"{self.name}.statistics", (8 if self.kind == "layernorm" else 4) * rows)]
-        if at.fused or self.kind == "layernorm":
+        weights = sum(parameter.local_count(at.tensor) for parameter in self.parameters())
+        if self.kind == "layernorm" and self.wide and not at.fused:
+            saves = list(spelled_out(self.name, count, weights, rows))
+            forward, backward = Memory(48 * count + 4 * size, launches=20), Memory(112 * count + 4 * size, launches=36)
+        elif at.fused or self.kind == "layernorm":
             forward, backward = Memory(2 * size, launches=2), Memory(3 * size, launches=2)
             saves += [Save(f"{self.name}.input", size)]
         else:
             forward, backward = Memory(28 * count + 4 * size, launches=12), Memory(60 * count + 8 * size, launches=24)
             saves.append(Save(f"{self.name}.fp32", 4 * count))
             if self.trainable and self.weights:  # only the weights' gradients need the normalised tensor
-                saves.append(Save(f"{self.name}.normalised", size))
+                saves.append(Save(f"{self.name}.normalised", 4 * count if self.wide else size))
+            if self.wide and self.factor:
+                saves.append(Save(f"{self.name}.factor", 4 * weights))
         return Work((forward,), (backward,), input_gradients=(0,), saves=tuple(saves), forward_temporary=size, backward_temporary=size)

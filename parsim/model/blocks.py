@@ -276,6 +276,7 @@ def _query_key_value(config: TransformerConfig, kind: LayerKind, row: Row) -> No
             QKNorm(
                 "query_key_norm", (row.last,), "query_key_norm", heads, kv_heads, d, weights=config.query_key_norm_weights,
                 over=config.query_key_norm_over, kind=config.query_key_normalisation, bias=config.query_key_norm_bias,
+                wide=config.norm_in_fp32, factor=config.norm_offset,
             )
         )  # fmt: skip
     if config.position == "rotary" and kind.rotates:

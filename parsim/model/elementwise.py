@@ -299,6 +299,8 @@ class LayerNorm(Layer):
     per_sample: bool = False
     trainable: bool = True
     weights: bool = True
+    wide: bool = False
+    """on an fp32 copy; with weights spelled out in Python (transformers' OlmoLayerNorm, CohereLayerNorm)"""
 
     def parameters(self) -> tuple[Parameter, ...]:
         """Weight and bias [hidden]."""
@@ -311,6 +313,8 @@ class LayerNorm(Layer):
         """One kernel forward; see `_norm_traffic`."""
         size = elements(at, self.hidden, self.split, self.per_sample) * at.element
         forward, backward = _norm_traffic(size, at, trainable=self.trainable and self.weights)
+        if self.wide and not at.fused:
+            return self._in_fp32(at, size)
         return Work(
             forward=(forward,),
             backward_input=(backward,),
@@ -318,6 +322,30 @@ class LayerNorm(Layer):
             input_gradients=(size,),
             saves=(Save(self.inputs[0], size), Save(f"{self.name}.statistics", 8 * rows(at, self.split, self.per_sample))),
         )
+
+
+    def _in_fp32(self, at: Workload, size: int) -> Work:
+        """A cast, the norm, and a cast back."""
+        count, statistics = size // at.element, rows(at, self.split, self.per_sample)
+        copy = Save(self.inputs[0], size) if at.element == 4 else Save(f"{self.name}.fp32", 4 * count)
+        saves: tuple[Save, ...] = (copy, Save(f"{self.name}.statistics", 8 * statistics))
+        forward, backward = Memory(12 * count + 2 * size, launches=3), Memory(20 * count + 2 * size, launches=3)
+        if self.weights:
+            saves = spelled_out(self.name, count, self.hidden, statistics)
+            forward, backward = Memory(48 * count + 2 * size, launches=10), Memory(112 * count + 2 * size, launches=18)
+        return Work(
+            (forward,), (backward,), output=size, input_gradients=(size,), saves=saves, forward_temporary=4 * count,
+            backward_temporary=8 * count,
+        )  # fmt: skip
+
+
+def spelled_out(name: str, count: int, weights: int, statistics: int) -> tuple[Save, ...]:
+    """What a LayerNorm of `count` elements keeps that is written in Python, all in fp32.
+
+    The distance from the mean twice, for its square and for its quotient; the quotient; the root; the weights.
+    """
+    each = tuple(Save(f"{name}.{word}", 4 * count) for word in ("centred", "distance", "normalised"))
+    return (*each, Save(f"{name}.root", 4 * statistics), Save(f"{name}.weights", 4 * weights))
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +363,8 @@ class RMSNorm(Layer):
     split: Split = "replicated"
     selective: str = "norm"
     trainable: bool = True
+    wide: bool = False
+    """it multiplies by the weight before it casts back, as with `offset`, but by the weight itself (transformers' Olmo2RMSNorm)"""
 
     def parameters(self) -> tuple[Parameter, ...]:
         """Weight [hidden]."""
@@ -357,7 +387,7 @@ class RMSNorm(Layer):
                 forward, backward = Memory(36 * count + 2 * size, launches=8), Memory(84 * count + 2 * size, launches=14)
                 saves = (copy, Save(f"{self.name}.factor", 4 * self.hidden))
             if self.trainable:  # only the weight's gradient needs the normalised tensor
-                saves += (Save(f"{self.name}.normalised", 4 * count if self.offset else size),)
+                saves += (Save(f"{self.name}.normalised", 4 * count if self.offset or self.wide else size),)
             else:  # no product with it, no sum over rows
                 backward = Memory(backward.bytes - 4 * size, launches=backward.launches - 2)
         saves += (Save(f"{self.name}.statistics", 4 * rows(at, self.split)),)

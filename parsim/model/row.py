@@ -40,8 +40,8 @@ class Row:
 def norm(config: TransformerConfig, name: str, source: str) -> Operator:
     """The architecture's norm over the hidden dimension."""
     if config.normalisation == "rmsnorm":
-        return RMSNorm(name, (source,), name, config.hidden, config.norm_offset)
-    return LayerNorm(name, (source,), name, config.hidden, config.norm_bias, weights=config.norm_weights)
+        return RMSNorm(name, (source,), name, config.hidden, config.norm_offset, wide=config.norm_in_fp32)
+    return LayerNorm(name, (source,), name, config.hidden, config.norm_bias, weights=config.norm_weights, wide=config.norm_in_fp32)
 
 
 def _place(name: str, roles: tuple[str, ...]) -> int:

@@ -159,6 +159,9 @@ class TransformerConfig:
     norm_bias: bool = True
     norm_offset: bool = False
     """RMSNorm: the normalised input is multiplied by 1 + weight, in fp32 (Gemma)"""
+    norm_in_fp32: bool = False
+    """norms, of queries and keys too, cast back behind the product with their weights, not before it; eager only. RMSNorm: OLMo 2;
+    LayerNorm without weights on an fp32 copy: OLMo; LayerNorm spelled out in Python: Cohere"""
     norm_placement: Literal["pre", "post", "sandwich", "output"] = "pre"
     """pre: before each sublayer; post: after each residual sum (BERT); sandwich: before and after each sublayer (Gemma 2);
     output: behind each sublayer, before the sum (OLMo 2)"""

@@ -11,7 +11,6 @@ import pytest
 
 from parsim.errors import ModelError
 from parsim.model.catalogue import build_model, read_architecture
-from parsim.model.families import MODEL_TYPES
 from parsim.model.huggingface import read_config
 from parsim.model.model import parameter_count
 from parsim.scenario import files
@@ -37,12 +36,6 @@ def look_up(name: str) -> dict[str, Any]:
 def test_config_and_catalogue_are_the_same_architecture(name: str) -> None:
     shipped = read_architecture(look_up(CATALOGUE.get(name, name)), base_lookup=look_up)
     assert read_config(config(name)).resolved() == shipped.resolved()
-
-
-def test_every_supported_model_type_has_a_recorded_config() -> None:
-    trees = [config(path.stem) for path in CONFIGS.glob("*.json")]
-    recorded = {tree.get("text_config", tree)["model_type"] for tree in trees}
-    assert set(MODEL_TYPES) - recorded == {"qwen2_moe"}
 
 
 def test_the_class_decides_the_head() -> None:
@@ -72,8 +65,8 @@ def test_changes_apply_to_a_config_used_as_base() -> None:
 def test_unknown_model_type_names_the_known_ones() -> None:
     with pytest.raises(ModelError) as caught:
         read_config({**config("llama-7b"), "model_type": "llama5"})
-    assert "'llama5' is not supported yet" in str(caught.value)
-    assert "did you mean 'llama'?" in str(caught.value)
+    assert "architecture 'llama5' is not known" in str(caught.value)
+    assert "did you mean" not in str(caught.value)
     assert "gpt_neox" in str(caught.value)
 
 
@@ -88,9 +81,9 @@ def test_an_unread_key_is_named() -> None:
     [
         ("llama-7b", {"hidden_size": None}, "hidden_size is required"),
         ("llama-7b", {"hidden_act": "mish"}, "model.activation"),
-        ("llama-7b", {"architectures": ["LlamaForSequenceClassification"]}, "not supported yet"),
+        ("llama-7b", {"architectures": ["LlamaForMaskedLM"]}, "not supported yet"),
         ("bert-base-uncased", {"position_embedding_type": "relative_key"}, "relative_key"),
-        ("bert-base-uncased", {"architectures": ["BertForQuestionAnswering"]}, "not supported yet"),
+        ("bert-base-uncased", {"architectures": ["BertForMultipleChoice"]}, "not supported yet"),
         ("bloom", {"apply_residual_connection_post_layernorm": True}, "not supported yet"),
         ("phi-2", {"qk_layernorm": True}, "qk_layernorm"),
         ("qwen2.5-7b", {"layer_types": ["linear_attention"], "use_sliding_window": True}, "linear_attention are not supported yet"),
@@ -107,7 +100,7 @@ def test_an_unread_key_is_named() -> None:
         ("llama-7b", {"architectures": [7]}, "must be a list of texts"),
         ("llama-7b", {"hidden_act": ["silu"]}, "is ['silu']"),
         ("llama-7b", {"hidden_act": {"name": "silu"}}, "model.activation"),
-        ("llama-7b", {"model_type": ["llama"]}, "is not supported yet"),
+        ("llama-7b", {"model_type": ["llama"]}, "not supported yet"),
         ("llama-7b", {"hidden_size": 10**12}, "must be at most 1,000,000,000"),
         ("llama-7b", {"attention_bias": "yes"}, "must be true or false"),
         ("mistral-7b-v0.1", {"sliding_window": "wide"}, "must be a whole number, is 'wide'"),

@@ -11,7 +11,8 @@ from typing import Any
 
 from parsim.errors import Finding, ModelError
 from parsim.model.families.family import GROUPED, SIZES, Family, Fields, shortest, words
-from parsim.model.families.llama import HARMLESS, STRUCTURE
+from parsim.model.families.llama import BIASES, HARMLESS, ROUTER, STRUCTURE
+from parsim.model.families.readers import together
 
 _LAYER_TYPES = {"linear_attention": "M", "mamba": "M", "full_attention": "*", "attention": "*", "mlp": "-"}
 _MIXER = ("mixer_core", "mixer_convolution", "mixer_in", "mixer_gate_norm", "mixer_out")
@@ -97,13 +98,14 @@ def _qwen3_next(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     return {"layer_types", "full_attention_interval"}
 
 
+_DELTA = {"kind": "gated-delta", "heads": 32, "key_heads": 16, "key_dim": 128, "value_dim": 128, "convolution": 4}
 QWEN3_NEXT = Family(
     name="qwen3-next",
     model_type="qwen3_next",
     structure={
         **STRUCTURE, "head_dim": 256, "rotary_fraction": 0.25, "query_key_norm": True, "norm_offset": True, "attention_gate": True,
         "layer_pattern": "MMM*", "experts": {"renormalise": True, "shared_gate": True},
-        "mixer": {"kind": "gated-delta", "heads": 32, "key_heads": 16, "key_dim": 128, "value_dim": 128, "convolution": 4},
+        "mixer": _DELTA,
     },
     registration=(
         *_MIXER, "query_key_value", "attention_output", "query_key_norm", "mixture.router", "mixture.experts", "mixture.shared",
@@ -120,6 +122,87 @@ QWEN3_NEXT = Family(
     harmless=HARMLESS | words("router_aux_loss_coef output_router_logits"),
     adjust=_qwen3_next,
 )  # fmt: skip
+
+
+QWEN35_MOE = QWEN3_NEXT._replace(name="qwen3.5-moe", model_type="qwen3_5_moe_text", harmless=QWEN3_NEXT.harmless | words("mtp_num_hidden_layers"))
+QWEN35 = QWEN35_MOE._replace(
+    name="qwen3.5",
+    model_type="qwen3_5_text",
+    structure={name: value for name, value in QWEN3_NEXT.structure.items() if name != "experts"},
+    keys={key: name for key, name in QWEN3_NEXT.keys.items() if not name.startswith("experts.")},
+    stated={"attention_bias": (False,)},
+)
+
+
+_HYBRID_KEYS = {
+    "mamba_n_heads": "mixer.heads", "mamba_n_groups": "mixer.key_heads", "mamba_d_state": "mixer.key_dim", "mamba_d_conv": "mixer.convolution",
+    "mamba_chunk_size": "mixer.chunk", "mamba_conv_bias": "mixer.convolution_bias",
+}  # fmt: skip
+
+
+def _inner(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    """The width of a head of the mixer: given, or what is left of ``mamba_expand`` times the hidden size."""
+    mixer, size = fields.setdefault("mixer", {}), tree.get("mamba_d_head")
+    heads, width = int(mixer.get("heads") or 128), int((tree.get("mamba_expand") or 2) * int(fields["hidden"]))
+    mixer["value_dim"] = width // heads if size in (None, "auto") else size
+    if mixer["value_dim"] * heads != width:
+        text = f"mamba_n_heads x mamba_d_head = {heads} x {size} is not mamba_expand x hidden_size = {width}"
+        raise ModelError(Finding(text, "mamba_d_head", size, f"use {width // heads}"))
+    return {"mamba_d_head", "mamba_expand"}
+
+
+def _granite_hybrid(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    """Layers of both kinds; without experts the shared MLP stands alone."""
+    types = tree.get("layer_types") or tree.get("layers_block_type")
+    if types:
+        fields["layer_pattern"] = _pattern(types, "layer_types")
+    fields["position"] = "rotary" if tree.get("position_embedding_type") == "rope" else "none"
+    shared = tree.get("shared_intermediate_size")
+    shared = 1024 if shared is None else shared
+    experts = tree.get("num_local_experts")
+    if experts == 0:
+        fields |= {"mlp": shared, "experts": None}
+    else:
+        fields.setdefault("experts", {}).update({"shared": shared, "count": 8 if experts is None else experts})
+    return {"layer_types", "layers_block_type", "position_embedding_type", "shared_intermediate_size", "num_local_experts"}
+
+
+GRANITE_HYBRID = Family(
+    name="granitemoehybrid",
+    model_type="granitemoehybrid",
+    structure={
+        **STRUCTURE, "scale_residual": True, "scale_logits": True, "layer_pattern": "M", "experts": {"count": 8, "top_k": 2},
+        "mixer": {"kind": "mamba2", "heads": 128, **_MAMBA, "key_heads": 1, "key_dim": 256, "value_dim": 64, "chunk": 256},
+    },
+    registration=(
+        "mixer_norm", "attention_norm", "mlp_norm", *_MIXER, "query_key_value", "attention_output", "mixture.router", "mixture.experts",
+        "mixture.shared", "mlp_up", "mlp_down",
+    ),
+    keys={**GROUPED, **BIASES, **_HYBRID_KEYS, "num_experts_per_tok": "experts.top_k"},
+    stated={"mamba_proj_bias": (False,), "normalization_function": ("rmsnorm",)},
+    harmless=HARMLESS | ROUTER | _TIME_STEPS | words("embedding_multiplier logits_scaling residual_multiplier init_method"),
+    adjust=together(_inner, _granite_hybrid),
+)  # fmt: skip
+
+
+def _bamba(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    attends, layers = tree.get("attn_layer_indices") or [], int(fields["layers"])
+    fields["layer_pattern"] = shortest("".join("*" if layer in attends else "M" for layer in range(layers)))
+    if not attends:
+        fields["position"] = "none"
+    return {"attn_layer_indices", "layer_types", "layers_block_type"}
+
+
+BAMBA = Family(
+    name="bamba",
+    model_type="bamba",
+    structure={**STRUCTURE, "rotary_fraction": 0.5, "rotary_concatenates": True, "mixer": GRANITE_HYBRID.structure["mixer"]},
+    registration=(*_MIXER, "mlp_up", "mlp_down", "mixer_norm", "attention_norm", "mlp_norm", "query_key_value", "attention_output"),
+    keys={**GROUPED, **BIASES, **_HYBRID_KEYS, "mlp_bias": "mlp_bias"},
+    stated={"mamba_proj_bias": (False,)},
+    harmless=HARMLESS | _TIME_STEPS | words("num_logits_to_keep z_loss_coefficient attn_rotary_emb"),
+    adjust=together(_inner, _bamba),
+)
 
 
 def _nemotron_h(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
@@ -162,4 +245,4 @@ NEMOTRON_H = Family(
     adjust=_nemotron_h,
 )  # fmt: skip
 
-FAMILIES = (RETNET, MAMBA2, QWEN3_NEXT, NEMOTRON_H)
+FAMILIES = (RETNET, MAMBA2, QWEN3_NEXT, QWEN35, QWEN35_MOE, GRANITE_HYBRID, BAMBA, NEMOTRON_H)

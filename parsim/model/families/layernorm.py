@@ -124,7 +124,8 @@ words_read = set(
 FALCON = Family(
     name="falcon",
     model_type="falcon",
-    structure={**_PLAIN, "activation": "gelu", "fused_query_key_value": True, "tied_embeddings": True, "maximum_sequence": 2048, "mlp": 0},
+    structure={**_PLAIN, "activation": "gelu", "fused_query_key_value": True, "tied_embeddings": True, "maximum_sequence": 2048, "mlp": 0,
+               "upcast_softmax": False},
     registration=("query_key_value", "attention_output", "mlp_up", "mlp_down", "attention_norm", "mlp_norm"),
     keys={
         **{key: name for key, name in SIZES.items() if name != "mlp"}, "n_embed": "hidden", "n_layer": "layers", "n_head": "heads",
@@ -173,7 +174,7 @@ PERSIMMON = Family(
     harmless=words("attention_dropout"),
 )  # fmt: skip
 _COHERE = {
-    **_LAYER_NORM, "norm_bias": False, "parallel_residual": True, "shared_norm": True, "tied_embeddings": True, "scale_logits": True,
+    **_LAYER_NORM, "norm_bias": False, "parallel_residual": True, "shared_norm": True, "tied_embeddings": True, "scale_logits": True, "norm_in_fp32": True,
     "query_key_norm_over": "heads", "query_key_normalisation": "layernorm",
 }  # fmt: skip
 COHERE = Family(

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from parsim.errors import Finding, ModelError
 from parsim.model.families.family import GROUPED, Adjust, Family, Fields, words
-from parsim.model.families.readers import windows
+from parsim.model.families.readers import dense_first, groups, shared_experts, together, windows
 
 STRUCTURE: dict[str, Any] = {
     "normalisation": "rmsnorm", "position": "rotary", "activation": "silu", "gated": True, "query_key_value_bias": False,
@@ -119,31 +118,23 @@ QWEN2_MOE = member(
     {"query_key_value_bias": True, "experts": {"shared_gate": True}},
     {**_QWEN_EXPERTS, "shared_expert_intermediate_size": "experts.shared", "qkv_bias": "query_key_value_bias"},
     EXPERT_REGISTRATION,
-    stated={"mlp_only_layers": ([],)},
     harmless=ROUTER,
-    adjust=windows,
+    adjust=together(windows, dense_first),
 )
 QWEN3_MOE = member(
     "qwen3-moe",
     {"query_key_norm": True},
     {**_QWEN_EXPERTS, **BIASES},
     (*REGISTRATION[:5], "mixture.experts", "mixture.router", *REGISTRATION[-2:]),
-    stated={"mlp_only_layers": ([],)},
     harmless=ROUTER,
-    adjust=windows,
+    adjust=together(windows, dense_first),
 )
 
 
-def _deepseek(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
-    size = tree.get("moe_intermediate_size")
-    if size is None:
-        raise ModelError(Finding("moe_intermediate_size is required", "moe_intermediate_size"))
-    fields.setdefault("experts", {})["shared"] = (tree.get("n_shared_experts") or 0) * size
-    groups, kept = tree.get("n_group"), tree.get("topk_group")
-    if isinstance(groups, int) and isinstance(kept, int) and 1 <= kept < groups:
-        fields["experts"] |= {"groups": groups, "groups_kept": kept}
+def deepseek(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    """Experts as DeepSeek writes them, beside latent attention."""
     fields["kv_heads"] = 0  # latent attention decompresses keys and values for every head
-    return {"n_shared_experts", "num_key_value_heads", "n_group", "topk_group"}
+    return {"num_key_value_heads"} | shared_experts(fields, tree) | groups(fields, tree)
 
 
 DEEPSEEK_V2 = Family(
@@ -166,7 +157,7 @@ DEEPSEEK_V2 = Family(
         "topk_method scoring_func routed_scaling_factor aux_loss_alpha seq_aux ep_size norm_topk_prob "
         "num_nextn_predict_layers qk_head_dim rope_interleave"
     ),
-    adjust=_deepseek,
+    adjust=deepseek,
 )  # fmt: skip
 DEEPSEEK_V3 = DEEPSEEK_V2._replace(
     name="deepseek-v3",

@@ -11,8 +11,8 @@ from typing import Any
 
 from parsim.errors import Finding, ModelError
 from parsim.model.families.family import Fields, words
-from parsim.model.families.llama import BIASES, DEEPSEEK_V3, EXPERT_REGISTRATION, REGISTRATION, ROUTER, member
-from parsim.model.families.readers import shared_experts, windows
+from parsim.model.families.llama import BIASES, DEEPSEEK_V3, DEEPSEEK_V32, EXPERT_REGISTRATION, REGISTRATION, ROUTER, deepseek, member
+from parsim.model.families.readers import dense_first, shared_experts, together, unrotated, windows
 
 GPT_OSS = member(
     "gpt-oss",
@@ -30,11 +30,9 @@ GPT_OSS = member(
 def _llama4(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     """Every n-th layer has no rotary positions and sees all keys; the others see their own chunk."""
     chunk = int(tree.get("attention_chunk_size") or 0)
-    layers, interval = int(fields["layers"]), int(tree.get("no_rope_layer_interval") or 4)
-    regular = [int((layer + 1) % interval != 0) for layer in range(layers)]
-    if tree.get("no_rope_layers") and list(tree["no_rope_layers"]) != regular:
-        message = f"rotary positions in other layers than all but every {interval}th are not supported yet"
-        raise ModelError(Finding(message, "no_rope_layers", tree["no_rope_layers"], f"leave it out for {regular}"))
+    unrotated(fields, tree)
+    layers, interval = int(fields["layers"]), fields["no_rotary_every"]
+    regular = [int(not interval or (layer + 1) % interval != 0) for layer in range(layers)]
     step = int(tree.get("interleave_moe_layer_step") or 1)
     mixtures = [layer for layer in range(layers) if (layer + 1) % step == 0]
     if tree.get("moe_layers") is not None and list(tree["moe_layers"]) != mixtures:
@@ -44,7 +42,7 @@ def _llama4(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     if tree.get("layer_types") and list(tree["layer_types"]) != types:
         message = f"this order of layer types is not supported yet; every {interval}th layer full is"
         raise ModelError(Finding(message, "layer_types", tree["layer_types"]))
-    fields |= {"no_rotary_every": interval, "attention_chunk": chunk, "full_attention_every": interval}
+    fields |= {"attention_chunk": chunk, "full_attention_every": interval}
     fields["query_key_norm"] = bool(tree.get("use_qk_norm", True))
     fields.setdefault("experts", {})["shared"] = fields["experts"].get("mlp", 0)  # the MLP that every token visits is as wide as an expert
     read = "attention_chunk_size no_rope_layer_interval no_rope_layers moe_layers layer_types use_qk_norm interleave_moe_layer_step"
@@ -65,6 +63,18 @@ LLAMA4 = member(
 )  # fmt: skip
 
 KIMI_K2 = DEEPSEEK_V3._replace(name="kimi-k2", model_type="kimi_k2")
+GLM_LITE = DEEPSEEK_V3._replace(
+    name="glm4-moe-lite",
+    model_type="glm4_moe_lite",
+    harmless=DEEPSEEK_V3.harmless | words("head_dim"),
+    adjust=together(deepseek, dense_first),
+)
+GLM_DSA = DEEPSEEK_V32._replace(
+    name="glm-moe-dsa",
+    model_type="glm_moe_dsa",
+    harmless=DEEPSEEK_V32.harmless | words("indexer_rope_interleave"),
+    adjust=together(deepseek, dense_first),
+)
 
 
 GLM4_MOE = member(
@@ -80,4 +90,4 @@ GLM4_MOE = member(
     adjust=shared_experts,
 )  # fmt: skip
 
-FAMILIES = (GPT_OSS, LLAMA4, KIMI_K2, GLM4_MOE)
+FAMILIES = (GPT_OSS, LLAMA4, KIMI_K2, GLM_LITE, GLM_DSA, GLM4_MOE)

@@ -11,7 +11,7 @@ from typing import Any
 from parsim.errors import Finding, ModelError
 from parsim.model.families.family import Fields, words
 from parsim.model.families.llama import BIASES, EXPERT_REGISTRATION, GEMMA, REGISTRATION, ROUTER, member
-from parsim.model.families.readers import biases, given, groups, interleaved, shared_experts, together, unrotated, windows
+from parsim.model.families.readers import biases, dropout_of, given, groups, interleaved, shared_experts, together, unrotated, windows
 
 _ROUTER_LAST = (*REGISTRATION[:5], "mixture.experts", "mixture.router", "mixture.shared", *REGISTRATION[-2:])
 _WIDE_NORM = {"query_key_norm": True, "query_key_norm_over": "projection"}
@@ -31,7 +31,7 @@ def _gemma3(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
 GEMMA3 = member(
     "gemma3-text",
     {
-        **GEMMA.structure, "norm_placement": "sandwich", "query_key_norm": True, "hidden": 2304, "mlp": 9216, "layers": 26, "heads": 8,
+        **GEMMA.structure, "norm_in_fp32": True, "norm_placement": "sandwich", "query_key_norm": True, "hidden": 2304, "mlp": 9216, "layers": 26, "heads": 8,
         "kv_heads": 4, "vocabulary": 262208, "attention_window": 4096, "full_attention_every": 6,
     },
     BIASES,
@@ -53,8 +53,10 @@ GLM4 = GLM._replace(
     registration=(*REGISTRATION[:5], "attention_norm", "mlp_norm", "attention_output_norm", "mlp_output_norm"),
 )
 _CLIPS = given("clip_qkv", "clip_query_key_value")
-OLMO = member("olmo", {"normalisation": "layernorm", "norm_weights": False, "norm_bias": False}, BIASES, adjust=_CLIPS)
-OLMO2 = member("olmo2", {**_WIDE_NORM, "norm_placement": "output"}, BIASES)
+OLMO = member(
+    "olmo", {"normalisation": "layernorm", "norm_weights": False, "norm_bias": False, "norm_in_fp32": True}, BIASES, adjust=_CLIPS
+)  # fmt: skip
+OLMO2 = member("olmo2", {**_WIDE_NORM, "norm_placement": "output", "norm_in_fp32": True}, BIASES)
 OLMO3 = OLMO2._replace(name="olmo3", model_type="olmo3", adjust=interleaved(4096, 4))
 
 
@@ -78,7 +80,7 @@ GRANITE = member(
     {**BIASES, "mlp_bias": "mlp_bias"},
     harmless=words("embedding_multiplier logits_scaling residual_multiplier"),
 )
-HELIUM = member("helium", {"head_dim": 128}, {**BIASES, "mlp_bias": "mlp_bias"})
+HELIUM = member("helium", {"head_dim": 128, "norm_in_fp32": True}, {**BIASES, "mlp_bias": "mlp_bias"})
 ARCEE = member("arcee", {"gated": False, "activation": "relu2"}, {**BIASES, "mlp_bias": "mlp_bias"})
 APERTUS = member(
     "apertus",
@@ -101,6 +103,7 @@ SEED = member(
     "seed-oss",
     {"query_key_value_bias": True, "head_dim": 128},
     {"attention_bias": "query_key_value_bias", "attention_out_bias": "output_bias", "mlp_bias": "mlp_bias", "residual_dropout": "dropout"},
+    adjust=dropout_of("attention_dropout"),
 )
 MINISTRAL = member("ministral", {}, adjust=windows, also=("ministral3",))
 
@@ -178,7 +181,7 @@ def _hunyuan_moe(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
 
 HUNYUAN_MOE = member(
     "hunyuan-v1-moe",
-    {"query_key_norm": True, "experts": {"router_dtype": "fp32", "renormalise": True}},
+    {"query_key_norm": True, "experts": {"renormalise": True}},
     BIASES,
     EXPERT_REGISTRATION,
     stated={"use_qk_norm": (True,), "use_cla": (False,), "use_mixed_mlp_moe": (True,), "moe_layer_num_skipped": (0,)},

@@ -12,9 +12,17 @@ GROUPED: dict[str, Any] = {**SIZES, "num_key_value_heads": 2}
 HEADS: dict[str, Any] = {**GROUPED, "head_dim": 24}
 GPT: dict[str, Any] = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 320, "n_positions": 64}
 EXPERTS: dict[str, Any] = {**GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2}
+LATENT: dict[str, Any] = {
+    **SIZES, "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "kv_lora_rank": 32,
+    "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16, "num_key_value_heads": 4,
+}  # fmt: skip
 DELTA: dict[str, Any] = {
     **HEADS, "linear_key_head_dim": 8, "linear_value_head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
 }  # fmt: skip
+MIXER: dict[str, Any] = {
+    **GROUPED, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 16, "mamba_chunk_size": 8,
+}  # fmt: skip
+HYBRID: dict[str, Any] = {**MIXER, "num_local_experts": 4, "shared_intermediate_size": 96, "layer_types": ["mamba", "attention"] * 2}
 FALCON: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 320, "max_position_embeddings": 64}
 
 DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -62,6 +70,8 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
             "first_k_dense_replace": 1, "sliding_window": None,
         },
     ),
+    "glm4_moe_lite": ("glm4_moe_lite", {**LATENT, "mlp_layer_types": ["dense"] * 2 + ["sparse"] * 2}),
+    "glm_moe_dsa": ("glm_moe_dsa", {**LATENT, "index_n_heads": 2, "index_head_dim": 16, "index_topk": 8, "mlp_layer_types": ["dense"] + ["sparse"] * 3}),
     "internlm3": ("internlm3", HEADS),
     "gptj": ("gptj", {**GPT, "rotary_dim": 8}),
     "codegen": ("codegen", {**GPT, "rotary_dim": 8}),
@@ -96,7 +106,31 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "openai-gpt": ("openai-gpt", GPT),
+    "qwen3_5_text": ("qwen3_5_text", DELTA),
+    "qwen3_5_moe_text": (
+        "qwen3_5_moe_text",
+        {**DELTA, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "shared_expert_intermediate_size": 32},
+    ),
+    "granitemoehybrid": ("granitemoehybrid", {**HYBRID, "layer_types": ["mamba", "mamba", "attention", "mamba"], "num_experts_per_tok": 2}),
+    "granitemoehybrid without experts": ("granitemoehybrid", {**HYBRID, "num_local_experts": 0, "position_embedding_type": "rope"}),
+    "bamba": ("bamba", {**MIXER, "attn_layer_indices": [1, 3]}),
     "mpt with clamps": (
-        "mpt", {"d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 64, "vocab_size": 320, "attn_config": {"clip_qkv": 6.0}},
+        "mpt", {"d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 64, "vocab_size": 320, "no_bias": True, "attn_config": {"clip_qkv": 6.0, "alibi": True}},
     ),
 }  # fmt: skip
+PARAMETERS: dict[str, int] = {
+    "gemma3_text": 230_656, "gemma3_text, a window in every layer but one": 230_656, "glm": 251_200, "glm4": 251_712,
+    "glm4 without biases": 250_944, "olmo": 225_280, "olmo with clamps": 225_280, "olmo2": 226_240, "olmo2 with biases": 227_008,
+    "olmo3": 226_240, "olmoe": 632_768, "exaone4": 225_984, "exaone4 without windows": 225_984, "smollm3": 205_376,
+    "smollm3 with biases": 228_288, "granite": 225_856, "granite with biases": 228_288, "granitemoe": 632_384,
+    "granitemoeshared": 706_112, "helium": 225_856, "arcee": 205_376, "apertus": 180_936, "nemotron": 205_952,
+    "hunyuan_v1_dense": 250_624, "hunyuan_v1_moe": 792_320, "ernie4_5": 229_952, "ernie4_5 with biases": 232_640, "ernie4_5_moe": 270_656,
+    "seed_oss": 251_200, "ministral": 250_432, "ministral3": 250_432, "minimax_m2": 657_536, "dots1": 315_904, "glm4_moe_lite": 260_384,
+    "glm_moe_dsa": 280_736, "internlm3": 250_432, "gptj": 140_608, "codegen": 140_608, "gpt_neo": 124_288, "gpt_bigcode": 112_192,
+    "gpt_bigcode with heads of their own": 124_672, "starcoder2": 162_624, "starcoder2 without biases": 160_896, "falcon": 106_880,
+    "falcon of 40B": 111_232, "falcon2": 110_976, "falcon of RW": 120_576, "stablelm": 226_432, "stablelm of 12B": 226_816,
+    "persimmon": 200_000, "cohere": 205_120, "cohere with norms": 205_504, "cohere2": 229_696, "phimoe": 634_048, "dbrx": 213_824,
+    "openai-gpt": 124_544, "qwen3_5_text": 247_096, "qwen3_5_moe_text": 285_240, "granitemoehybrid": 760_136,
+    "granitemoehybrid without experts": 200_432, "bamba": 261_872, "mpt with clamps": 119_104,
+}  # fmt: skip
+"""of the class for causal language models in transformers 5.23; statistics that no gradient updates are not counted"""

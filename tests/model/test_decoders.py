@@ -1,0 +1,188 @@
+"""Decoders from short Hugging Face configs: counts of parameters that transformers' own classes have, and what stands in a layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from decoders import DECODERS, GPT, GROUPED, HEADS, PARAMETERS, SIZES
+
+from parsim.errors import ModelError
+from parsim.model.attention import AttentionCore, QKNorm
+from parsim.model.catalogue import build_model
+from parsim.model.families import MODEL_TYPES, REFUSED
+from parsim.model.huggingface import read_config
+from parsim.model.model import Model, parameter_count
+
+
+def built(kind: str, values: dict[str, Any], **changes: Any) -> Model:
+    return build_model({"model_type": kind, **values, **changes}, name=kind, base_lookup=lambda _: {})
+
+
+def of(name: str, **changes: Any) -> Model:
+    return built(*DECODERS[name], **changes)
+
+
+def names(model: Model, block: int) -> list[str]:
+    return [operator.name for operator in model.blocks[block].operators]
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_parameters_of_the_class_for_causal_language_models(name: str) -> None:
+    assert parameter_count(of(name)) == PARAMETERS[name]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "count"),
+    [
+        # every weight by hand: h = 64, f = 176, 2 layers of 4 heads of 16, V = 320
+        ("internlm", {"bias": True}, 2 * (4 * (64 * 64 + 64) + 3 * 64 * 176 + 2 * 64) + 2 * 320 * 64 + 64),
+        ("internlm2", {"bias": False, "num_key_value_heads": 2}, 2 * (3 * 64 * 64 + 3 * 64 * 176 + 2 * 64) + 2 * 320 * 64 + 64),
+        ("baichuan", {}, 2 * (4 * 64 * 64 + 3 * 64 * 176 + 2 * 64) + 2 * 320 * 64 + 64),
+        ("qwen", {"kv_channels": 16, "no_bias": True}, 2 * (4 * 64 * 64 + 3 * 64 + 3 * 64 * 88 + 2 * 64) + 2 * 320 * 64 + 64),
+        (
+            "chatglm",
+            {
+                "num_hidden_layers": None, "intermediate_size": None, "vocab_size": 300, "max_position_embeddings": None,
+                "num_layers": 2, "ffn_hidden_size": 176, "padded_vocab_size": 320, "seq_length": 64, "multi_query_attention": True,
+                "multi_query_group_num": 2, "kv_channels": 16, "add_qkv_bias": True, "add_bias_linear": False,
+                "architectures": ["ChatGLMModel"],
+            },
+            2 * (64 * (64 + 64) + 128 + 64 * 64 + 3 * 64 * 176 + 2 * 64) + 2 * 320 * 64 + 64,
+        ),
+        ("exaone", {"num_layers": 2, "activation_function": "silu"}, 2 * (4 * 64 * 64 + 3 * 64 * 176 + 2 * 64) + 2 * 320 * 64 + 64),
+        ("minicpm", {"scale_emb": 12, "scale_depth": 1.4, "tie_word_embeddings": True}, 2 * (4 * 64 * 64 + 3 * 64 * 176 + 2 * 64) + 320 * 64 + 64),
+        ("orion", {}, 2 * (4 * 64 * 64 + 3 * 64 * 176 + 4 * 64) + 2 * 320 * 64 + 128),
+        (
+            "deepseek",
+            {"n_routed_experts": 4, "n_shared_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "first_k_dense_replace": 1},
+            2 * (4 * 64 * 64 + 2 * 64) + 3 * 64 * 176 + (4 + 2) * 3 * 64 * 48 + 4 * 64 + 2 * 320 * 64 + 64,
+        ),
+        ("Yi", {"num_key_value_heads": 2}, 2 * (3 * 64 * 64 + 3 * 64 * 176 + 2 * 64) + 2 * 320 * 64 + 64),
+    ],
+)  # fmt: skip
+def test_parameters_of_models_whose_code_lies_beside_their_weights(kind: str, values: dict[str, Any], count: int) -> None:
+    assert parameter_count(built(kind, {**SIZES, "num_hidden_layers": 2, **values})) == count
+
+
+def test_every_model_type_is_counted() -> None:
+    """Here, or among the recorded configs of published models."""
+    from test_huggingface import CONFIGS, config
+
+    recorded = {tree.get("text_config", tree)["model_type"] for tree in map(config, (path.stem for path in CONFIGS.glob("*.json")))}
+    by_hand = {"internlm", "internlm2", "baichuan", "qwen", "chatglm", "exaone", "minicpm", "orion", "deepseek"}
+    same = {kind for kind, family in MODEL_TYPES.items() if kind in family.also}
+    assert set(MODEL_TYPES) - {kind for kind, _ in DECODERS.values()} - recorded - by_hand - same == {"qwen2_moe"}
+    assert not set(MODEL_TYPES) & set(REFUSED)
+
+
+def test_norms_stand_where_the_architecture_has_them() -> None:
+    behind = names(of("olmo2"), 1)
+    assert "attention_norm" not in behind
+    assert behind.index("attention_output") < behind.index("attention_output_norm") < behind.index("attention_residual")
+    assert behind.index("mlp_down") < behind.index("mlp_output_norm") < behind.index("mlp_residual")
+    beside = names(of("gptj"), 1)
+    assert "mlp_norm" not in beside and "attention_residual" not in beside
+    assert "mlp_norm" in names(of("falcon of 40B"), 1)
+    assert "mlp_norm" not in names(of("falcon"), 1)
+
+
+def test_norms_of_queries_and_keys_by_head_or_by_projection() -> None:
+    def shapes(name: str) -> list[tuple[int, ...]]:
+        norm = next(one for one in of(name).blocks[1].operators if isinstance(one, QKNorm))
+        return [parameter.shape for parameter in norm.parameters()]
+
+    assert shapes("gemma3_text") == [(24,), (24,)]
+    assert shapes("olmo2") == [(64,), (32,)]
+    assert shapes("cohere with norms") == [(4, 16), (2, 16)]
+    assert shapes("persimmon") == [(16,)] * 4
+
+
+def test_windows_and_rotary_positions_layer_by_layer() -> None:
+    def layers(model: Model) -> list[tuple[int, bool, bool]]:
+        found = []
+        for block in model.blocks[1:-1]:
+            core = next(one for one in block.operators if isinstance(one, AttentionCore))
+            words = [one.name for one in block.operators]
+            found.append((core.window, "rotary" in words, "query_key_norm" in words))
+        return found
+
+    assert layers(of("gemma3_text", num_hidden_layers=7)) == [(8, True, True)] * 5 + [(0, True, True), (8, True, True)]
+    assert layers(of("cohere2")) == [(8, True, False)] * 3 + [(0, False, False)]
+    assert layers(of("exaone4")) == [(8, True, True)] * 3 + [(0, False, True)]
+    assert layers(of("exaone4 without windows")) == [(0, True, True)] * 4
+    assert layers(of("smollm3")) == [(0, True, False)] * 3 + [(0, False, False)]
+    assert layers(of("smollm3", no_rope_layers=[1, 1, 1, 1])) == [(0, True, False)] * 4
+    assert [window for window, _, _ in layers(of("gpt_neo"))] == [0, 8]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "head"),
+    [
+        ("ForSequenceClassification", 64 * 5),
+        ("ForTokenClassification", 64 * 5 + 5),
+        ("ForQuestionAnswering", 64 * 2 + 2),
+        ("Model", 0),
+    ],
+)
+@pytest.mark.parametrize("name", ["olmo2", "gptj", "falcon", "gemma3_text"])
+def test_heads_of_decoders(name: str, suffix: str, head: int) -> None:
+    whole, tied = of(name), name in ("falcon", "gemma3_text")
+    logits = 320 if name == "gptj" else 0
+    other = of(name, architectures=[f"Some{suffix}"], num_labels=5)
+    assert parameter_count(other) == parameter_count(whole) - (0 if tied else 320 * 64) - logits + head
+
+
+@pytest.mark.parametrize("name", ["LlamaForRewardModel", "GPT2DoubleHeadsModel", "SomeForConditionalGeneration", "SomeForMaskedLM"])
+def test_other_heads_are_refused_by_name(name: str) -> None:
+    with pytest.raises(ModelError, match=f"the head of {name} is not supported yet"):
+        read_config({"model_type": "llama", **SIZES, "architectures": [name]})
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        {"some_flag": False}, {"some_size": 0}, {"some_list": []}, {"some_mapping": {}}, {"some_word": ""}, {"some_thing": None},
+        {"qkv_bias": False}, {"shared_expert_intermediate_size": 0}, {"transformers.js_config": {"dtype": "q4"}}, {"rope_anything": 3},
+        {"_attn_implementation_internal": "sdpa"}, {"num_beams": 4}, {"temperature": 0.6}, {"use_mrope": True}, {"image_token_id": 7},
+        {"quantization_config": {"bits": 4}}, {"auto_map": {"AutoModel": "a.b"}},
+    ],
+)  # fmt: skip
+def test_keys_that_cannot_change_the_arithmetic_do_not_stop_a_config(harmless: dict[str, Any]) -> None:
+    tree = {"model_type": "llama", **SIZES}
+    assert read_config({**tree, **harmless}) == read_config(tree)
+
+
+@pytest.mark.parametrize("telling", [{"is_causal": False}, {"some_size": 3}, {"some_flag": True}, {"some_list": [0]}, {"use_rope": False}])
+def test_keys_that_may_change_it_stop_and_are_named(telling: dict[str, Any]) -> None:
+    with pytest.raises(ModelError, match=repr(next(iter(telling)))):
+        read_config({"model_type": "llama", **SIZES, **telling})
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "words"),
+    [
+        ("bitnet", SIZES, "weights of one or two bits"),
+        ("rwkv", SIZES, "RWKV's time mixing"),
+        ("gemma3n_text", SIZES, "per-layer embeddings"),
+        ("minimax_m2", {**HEADS, "attn_type_list": [0, 1, 1, 1]}, "linear attention of MiniMax"),
+        ("smollm3", {**GROUPED, "no_rope_layers": [0, 1, 1, 1]}, "all but every 4th"),
+        ("gpt_neo", {**GPT, "hidden_size": 64, "num_layers": 2, "num_heads": 4, "attention_types": [[["global"], 10**9]]}, "at most 100,000"),
+        ("gpt_neo", {"hidden_size": 64, "num_layers": 2, "num_heads": 4, "vocab_size": 9, "attention_types": [["local"]]}, "must be pairs"),
+        ("qwen3_moe", {**HEADS, "num_experts": 4, "num_experts_per_tok": 2, "mlp_only_layers": [2]}, "dense layers behind"),
+        ("hunyuan_v1_moe", {**HEADS, "num_experts": [4, 8, 8, 8], "moe_topk": 2}, "differs from layer to layer"),
+        ("ernie4_5_moe", {**GROUPED, "moe_num_experts": 4, "moe_k": 2, "moe_layer_end_index": 2}, "dense layers behind"),
+        ("granitemoehybrid", {**GROUPED, "mamba_n_heads": 8, "mamba_d_head": 24}, "8 x 24 is not mamba_expand x hidden_size = 128"),
+        ("dbrx", {"d_model": 64, "n_heads": 4, "n_layers": 2, "vocab_size": 9}, "ffn_config is required"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_by_name(kind: str, values: dict[str, Any], words: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        read_config({"model_type": kind, **values})
+    assert words in str(caught.value)
+
+
+def test_first_layers_without_experts() -> None:
+    values = {**HEADS, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+    config = read_config({"model_type": "qwen3_moe", **values, "mlp_only_layers": [0, 1]})
+    assert [config.is_mixture(layer) for layer in range(4)] == [False, False, True, True]
