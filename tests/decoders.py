@@ -23,7 +23,13 @@ MIXER: dict[str, Any] = {
     **GROUPED, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 16, "mamba_chunk_size": 8,
 }  # fmt: skip
 HYBRID: dict[str, Any] = {**MIXER, "num_local_experts": 4, "shared_intermediate_size": 96, "layer_types": ["mamba", "attention"] * 2}
-FALCON: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 320, "max_position_embeddings": 64}
+FALCON: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 320,
+    "max_position_embeddings": 64,
+}
 
 DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3_text": ("gemma3_text", {**HEADS, "sliding_window": 8}),
@@ -71,7 +77,10 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "glm4_moe_lite": ("glm4_moe_lite", {**LATENT, "mlp_layer_types": ["dense"] * 2 + ["sparse"] * 2}),
-    "glm_moe_dsa": ("glm_moe_dsa", {**LATENT, "index_n_heads": 2, "index_head_dim": 16, "index_topk": 8, "mlp_layer_types": ["dense"] + ["sparse"] * 3}),
+    "glm_moe_dsa": (
+        "glm_moe_dsa",
+        {**LATENT, "index_n_heads": 2, "index_head_dim": 16, "index_topk": 8, "mlp_layer_types": ["dense"] + ["sparse"] * 3},
+    ),
     "internlm3": ("internlm3", HEADS),
     "gptj": ("gptj", {**GPT, "rotary_dim": 8}),
     "codegen": ("codegen", {**GPT, "rotary_dim": 8}),
@@ -115,7 +124,11 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "granitemoehybrid without experts": ("granitemoehybrid", {**HYBRID, "num_local_experts": 0, "position_embedding_type": "rope"}),
     "bamba": ("bamba", {**MIXER, "attn_layer_indices": [1, 3]}),
     "mpt with clamps": (
-        "mpt", {"d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 64, "vocab_size": 320, "no_bias": True, "attn_config": {"clip_qkv": 6.0, "alibi": True}},
+        "mpt",
+        {
+            "d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 64, "vocab_size": 320, "no_bias": True,
+            "attn_config": {"clip_qkv": 6.0, "alibi": True},
+        },
     ),
 }  # fmt: skip
 PARAMETERS: dict[str, int] = {

@@ -323,7 +323,6 @@ class LayerNorm(Layer):
             saves=(Save(self.inputs[0], size), Save(f"{self.name}.statistics", 8 * rows(at, self.split, self.per_sample))),
         )
 
-
     def _in_fp32(self, at: Workload, size: int) -> Work:
         """A cast, the norm, and a cast back."""
         count, statistics = size // at.element, rows(at, self.split, self.per_sample)

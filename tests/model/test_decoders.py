@@ -51,11 +51,14 @@ def test_parameters_of_the_class_for_causal_language_models(name: str) -> None:
             2 * (64 * (64 + 64) + 128 + 64 * 64 + 3 * 64 * 176 + 2 * 64) + 2 * 320 * 64 + 64,
         ),
         ("exaone", {"num_layers": 2, "activation_function": "silu"}, 2 * (4 * 64 * 64 + 3 * 64 * 176 + 2 * 64) + 2 * 320 * 64 + 64),
-        ("minicpm", {"scale_emb": 12, "scale_depth": 1.4, "tie_word_embeddings": True}, 2 * (4 * 64 * 64 + 3 * 64 * 176 + 2 * 64) + 320 * 64 + 64),
+        ("minicpm", {"scale_emb": 12, "tie_word_embeddings": True}, 2 * (4 * 64 * 64 + 3 * 64 * 176 + 2 * 64) + 320 * 64 + 64),
         ("orion", {}, 2 * (4 * 64 * 64 + 3 * 64 * 176 + 4 * 64) + 2 * 320 * 64 + 128),
         (
             "deepseek",
-            {"n_routed_experts": 4, "n_shared_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "first_k_dense_replace": 1},
+            {
+                "n_routed_experts": 4, "n_shared_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 48,
+                "first_k_dense_replace": 1,
+            },
             2 * (4 * 64 * 64 + 2 * 64) + 3 * 64 * 176 + (4 + 2) * 3 * 64 * 48 + 4 * 64 + 2 * 320 * 64 + 64,
         ),
         ("Yi", {"num_key_value_heads": 2}, 2 * (3 * 64 * 64 + 3 * 64 * 176 + 2 * 64) + 2 * 320 * 64 + 64),
@@ -82,7 +85,7 @@ def test_norms_stand_where_the_architecture_has_them() -> None:
     assert behind.index("attention_output") < behind.index("attention_output_norm") < behind.index("attention_residual")
     assert behind.index("mlp_down") < behind.index("mlp_output_norm") < behind.index("mlp_residual")
     beside = names(of("gptj"), 1)
-    assert "mlp_norm" not in beside and "attention_residual" not in beside
+    assert not {"mlp_norm", "attention_residual"} & set(beside)
     assert "mlp_norm" in names(of("falcon of 40B"), 1)
     assert "mlp_norm" not in names(of("falcon"), 1)
 
@@ -167,7 +170,11 @@ def test_keys_that_may_change_it_stop_and_are_named(telling: dict[str, Any]) -> 
         ("gemma3n_text", SIZES, "per-layer embeddings"),
         ("minimax_m2", {**HEADS, "attn_type_list": [0, 1, 1, 1]}, "linear attention of MiniMax"),
         ("smollm3", {**GROUPED, "no_rope_layers": [0, 1, 1, 1]}, "all but every 4th"),
-        ("gpt_neo", {**GPT, "hidden_size": 64, "num_layers": 2, "num_heads": 4, "attention_types": [[["global"], 10**9]]}, "at most 100,000"),
+        (
+            "gpt_neo",
+            {**GPT, "hidden_size": 64, "num_layers": 2, "num_heads": 4, "attention_types": [[["global"], 10**9]]},
+            "at most 100,000",
+        ),
         ("gpt_neo", {"hidden_size": 64, "num_layers": 2, "num_heads": 4, "vocab_size": 9, "attention_types": [["local"]]}, "must be pairs"),
         ("qwen3_moe", {**HEADS, "num_experts": 4, "num_experts_per_tok": 2, "mlp_only_layers": [2]}, "dense layers behind"),
         ("hunyuan_v1_moe", {**HEADS, "num_experts": [4, 8, 8, 8], "moe_topk": 2}, "differs from layer to layer"),

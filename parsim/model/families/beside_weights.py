@@ -1,7 +1,7 @@
 """Decoders whose code lies beside their weights, not in huggingface/transformers: the Llama line under other names, with other keys.
 
-Structure and key names follow ``configuration_*.py`` and ``modeling_*.py`` of these repositories on huggingface.co: baichuan-inc/Baichuan2-7B-Base
-and -13B-Base, internlm/internlm-7b and internlm2-7b, Qwen/Qwen-7B, THUDM/chatglm3-6b, LGAI-EXAONE/EXAONE-3.5-7.8B-Instruct,
+Structure and key names follow ``configuration_*.py`` and ``modeling_*.py`` of these repositories on huggingface.co:
+baichuan-inc/Baichuan2-7B-Base and -13B-Base, internlm/internlm-7b and internlm2-7b, Qwen/Qwen-7B, THUDM/chatglm3-6b, LGAI-EXAONE/EXAONE-3.5-7.8B-Instruct,
 openbmb/MiniCPM-2B-sft-bf16, deepseek-ai/deepseek-moe-16b-base.
 """
 
@@ -28,6 +28,7 @@ def _baichuan(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
 BAICHUAN = member("baichuan", _FUSED, adjust=_baichuan)
 INTERNLM = member("internlm", {}, harmless=words("rotary"), adjust=biases("bias", "query_key_value_bias output_bias", usual=True))
 INTERNLM2 = member("internlm2", _FUSED, adjust=biases("bias", "query_key_value_bias output_bias", usual=True))
+
 
 def _internlm3(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     """The first files say bias and qkv_bias, transformers' class attention_bias and mlp_bias."""
@@ -80,8 +81,8 @@ CHATGLM = Family(
     structure={**STRUCTURE, **_FUSED, "fused_gate_up": True, "rotary_fraction": 0.5, "rotary_concatenates": True},
     registration=("attention_norm", "query_key_value", "attention_output", "mlp_norm", "mlp_up", "mlp_down"),
     keys={
-        "hidden_size": "hidden", "num_layers": "layers", "num_attention_heads": "heads", "ffn_hidden_size": "mlp", "kv_channels": "head_dim",
-        "padded_vocab_size": "vocabulary", "seq_length": "maximum_sequence", "tie_word_embeddings": "tied_embeddings",
+        "hidden_size": "hidden", "num_layers": "layers", "num_attention_heads": "heads", "ffn_hidden_size": "mlp",
+        "kv_channels": "head_dim", "padded_vocab_size": "vocabulary", "seq_length": "maximum_sequence", "tie_word_embeddings": "tied_embeddings",
         "hidden_dropout": "dropout",
     },
     stated={

@@ -22,16 +22,16 @@ REASONS: Mapping[str, frozenset[str]] = {
         "video_token forced_bos_token_id forced_eos_token_id suppress_tokens begin_suppress_tokens bad_words_ids"
     ),
     "how weights are made before training": words(
-        "init_std init_method init_config init_device init_scale initializer_factor initializer_range initializer_std rescale_prenorm_residual "
-        "embedding_initializer_range"
+        "init_std init_method init_config init_device init_scale initializer_factor initializer_range initializer_std "
+        "rescale_prenorm_residual embedding_initializer_range"
     ),
     "a number that keeps from dividing by nothing, or the type of a statistic": words(
         "layer_norm_eps layer_norm_epsilon layernorm_epsilon rms_norm_eps norm_epsilon norm_eps ln_eps variance_epsilon "
         "attention_softmax_in_fp32 softmax_in_fp32"
     ),
     "an angle of rotary positions": words(
-        "rope rope_theta rope_scaling rope_parameters rope_ratio rope_base rope_interleaved rope_interleave rope_local_base_freq rope_pct_base "
-        "rotary_emb_base rotary_base rotary_emb_interleaved rotary_emb_scale_base global_rope_theta local_rope_theta "
+        "rope rope_theta rope_scaling rope_parameters rope_ratio rope_base rope_interleaved rope_interleave rope_local_base_freq "
+        "rope_pct_base rotary_emb_base rotary_base rotary_emb_interleaved rotary_emb_scale_base global_rope_theta local_rope_theta "
         "use_dynamic_ntk use_logn_attn original_max_position_embeddings original_rope use_mrope mrope_section max_sequence_length "
         "initial_context_length partial_rotary_factors use_scaled_rope rope_type rope_mscale default_theta compress_rope_theta"
     ),
@@ -41,10 +41,11 @@ REASONS: Mapping[str, frozenset[str]] = {
         "fused_bias_fc fused_mlp use_fused_rms_norm use_fused_rope use_fused_head_and_loss_fn fuse_attention_qkv fuse_attention_ffn "
         "use_kernel use_mamba_kernels use_fused_mlp use_fused_cross_entropy fuse_norm fuse_swiglu fuse_cross_entropy "
         "fuse_linear_cross_entropy use_l2warp tensor_parallel_degree sequence_parallel pretraining_tp ep_size slow_but_exact "
-        "use_xformers memory_efficient_attention use_memory_efficient_attention pure_bf16 bf16 fp16 fp32 pre_layer_norm_fp32 kv_cache_dtype "
-        "cache_implementation gradient_checkpointing torchscript use_bfloat16 "
+        "use_xformers memory_efficient_attention use_memory_efficient_attention pure_bf16 bf16 fp16 fp32 pre_layer_norm_fp32 "
+        "kv_cache_dtype cache_implementation gradient_checkpointing torchscript use_bfloat16 "
         "low_cpu_mem_usage device_map use_recompute recompute use_parallel_embedding embed_dtype chunk_size_feed_forward "
-        "reset_attention_mask reset_position_ids no_recompute_layers unpad_inputs skip_bias_add bias_dropout_fusion apply_query_key_layer_scaling"
+        "reset_attention_mask reset_position_ids no_recompute_layers unpad_inputs skip_bias_add bias_dropout_fusion "
+        "apply_query_key_layer_scaling"
     ),
     "the type in which the checkpoint lies, which training chooses by itself": words(
         "torch_dtype dtype quantization_config quantization compression_config pre_quantized quantized for_llm_compressor quantize_config "

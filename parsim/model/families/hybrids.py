@@ -124,7 +124,9 @@ QWEN3_NEXT = Family(
 )  # fmt: skip
 
 
-QWEN35_MOE = QWEN3_NEXT._replace(name="qwen3.5-moe", model_type="qwen3_5_moe_text", harmless=QWEN3_NEXT.harmless | words("mtp_num_hidden_layers"))
+QWEN35_MOE = QWEN3_NEXT._replace(
+    name="qwen3.5-moe", model_type="qwen3_5_moe_text", harmless=QWEN3_NEXT.harmless | words("mtp_num_hidden_layers")
+)
 QWEN35 = QWEN35_MOE._replace(
     name="qwen3.5",
     model_type="qwen3_5_text",
@@ -135,8 +137,8 @@ QWEN35 = QWEN35_MOE._replace(
 
 
 _HYBRID_KEYS = {
-    "mamba_n_heads": "mixer.heads", "mamba_n_groups": "mixer.key_heads", "mamba_d_state": "mixer.key_dim", "mamba_d_conv": "mixer.convolution",
-    "mamba_chunk_size": "mixer.chunk", "mamba_conv_bias": "mixer.convolution_bias",
+    "mamba_n_heads": "mixer.heads", "mamba_n_groups": "mixer.key_heads", "mamba_d_state": "mixer.key_dim",
+    "mamba_d_conv": "mixer.convolution", "mamba_chunk_size": "mixer.chunk", "mamba_conv_bias": "mixer.convolution_bias",
 }  # fmt: skip
 
 

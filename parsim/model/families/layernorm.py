@@ -49,7 +49,9 @@ def _gpt_neo(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     kinds: list[str] = list(tree.get("attention_layers") or ()) if types is None else []
     for pair in types or ():
         if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], list) and isinstance(pair[1], int)):
-            raise ModelError(Finding("must be pairs of kinds and how often they repeat", "attention_types", types, '[[["global", "local"], 12]]'))
+            raise ModelError(
+                Finding("must be pairs of kinds and how often they repeat", "attention_types", types, '[[["global", "local"], 12]]')
+            )
         if many := beyond(len(pair[0]) * pair[1], MOST_LAYERS, "layers", "attention_types"):
             raise ModelError(many)
         kinds += pair[0] * pair[1]
@@ -89,8 +91,8 @@ GPT_BIGCODE = GPT2._replace(
     model_type="gpt_bigcode",
     structure={**GPT2.structure, "activation": "gelu-tanh", "upcast_softmax": True},
     harmless=GPT2.harmless | words(
-        "attention_softmax_in_fp32 scale_attention_softmax_in_fp32 inference_runner validate_runner_input max_batch_size max_sequence_length "
-        "pad_key_length pre_allocate_kv_cache"
+        "attention_softmax_in_fp32 scale_attention_softmax_in_fp32 inference_runner validate_runner_input max_batch_size "
+        "max_sequence_length pad_key_length pre_allocate_kv_cache"
     ),
     adjust=together(_bigcode, dropout_of("attn_pdrop", 0.1)),
 )  # fmt: skip
@@ -174,8 +176,8 @@ PERSIMMON = Family(
     harmless=words("attention_dropout"),
 )  # fmt: skip
 _COHERE = {
-    **_LAYER_NORM, "norm_bias": False, "parallel_residual": True, "shared_norm": True, "tied_embeddings": True, "scale_logits": True, "norm_in_fp32": True,
-    "query_key_norm_over": "heads", "query_key_normalisation": "layernorm",
+    **_LAYER_NORM, "norm_bias": False, "parallel_residual": True, "shared_norm": True, "tied_embeddings": True, "scale_logits": True,
+    "norm_in_fp32": True, "query_key_norm_over": "heads", "query_key_normalisation": "layernorm",
 }  # fmt: skip
 COHERE = Family(
     name="cohere",

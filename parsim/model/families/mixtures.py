@@ -63,6 +63,16 @@ LLAMA4 = member(
 )  # fmt: skip
 
 KIMI_K2 = DEEPSEEK_V3._replace(name="kimi-k2", model_type="kimi_k2")
+
+
+def _indexers(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    """Every layer chooses keys by an indexer of its own."""
+    said = tree.get("indexer_types")
+    if said is not None and list(said) != ["full"] * int(fields["layers"]):
+        raise ModelError(Finding("layers that share an indexer are not supported yet", "indexer_types", said, "full for every layer"))
+    return {"indexer_types"}
+
+
 GLM_LITE = DEEPSEEK_V3._replace(
     name="glm4-moe-lite",
     model_type="glm4_moe_lite",
@@ -72,8 +82,10 @@ GLM_LITE = DEEPSEEK_V3._replace(
 GLM_DSA = DEEPSEEK_V32._replace(
     name="glm-moe-dsa",
     model_type="glm_moe_dsa",
-    harmless=DEEPSEEK_V32.harmless | words("indexer_rope_interleave"),
-    adjust=together(deepseek, dense_first),
+    structure={**DEEPSEEK_V32.structure, "latent": {"chosen": 2048, "index_heads": 32}},
+    stated={**DEEPSEEK_V32.stated, "index_topk_freq": (1,), "index_topk_pattern": ()},
+    harmless=DEEPSEEK_V32.harmless | words("indexer_rope_interleave index_skip_topk_offset"),
+    adjust=together(deepseek, dense_first, _indexers),
 )
 
 

@@ -66,7 +66,7 @@ def pattern(types: list[str]) -> Fields:
 
 
 def unrotated(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
-    """Layers without rotary positions, every n-th one: ``no_rope_layer_interval`` and the list ``no_rope_layers``, 1 for those that rotate."""
+    """Layers without rotary positions, every n-th one: ``no_rope_layer_interval``, or ``no_rope_layers`` with a 1 for those that rotate."""
     layers, interval = int(fields["layers"]), int(tree.get("no_rope_layer_interval") or 4)
     regular = [int((layer + 1) % interval != 0) for layer in range(layers)]
     said = tree.get("no_rope_layers")

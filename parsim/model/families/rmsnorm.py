@@ -31,8 +31,8 @@ def _gemma3(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
 GEMMA3 = member(
     "gemma3-text",
     {
-        **GEMMA.structure, "norm_in_fp32": True, "norm_placement": "sandwich", "query_key_norm": True, "hidden": 2304, "mlp": 9216, "layers": 26, "heads": 8,
-        "kv_heads": 4, "vocabulary": 262208, "attention_window": 4096, "full_attention_every": 6,
+        **GEMMA.structure, "norm_in_fp32": True, "norm_placement": "sandwich", "query_key_norm": True, "hidden": 2304, "mlp": 9216, "layers": 26,
+        "heads": 8, "kv_heads": 4, "vocabulary": 262208, "attention_window": 4096, "full_attention_every": 6,
     },
     BIASES,
     (*REGISTRATION[:5], "attention_norm", "attention_output_norm", "mlp_norm", "mlp_output_norm"),
@@ -212,7 +212,7 @@ ERNIE_MOE = member(
     },
     _ROUTER_LAST,
     stated={"moe_use_aux_free": (True,), "moe_gate": ("topk", "top2"), "use_moe": (True,)},
-    harmless=ROUTER | words("moe_norm_min moe_capacity moe_group compression_ratio moe_use_hard_gate moe_multimodal_dispatch_use_allgather"),
+    harmless=ROUTER | words("moe_norm_min moe_capacity moe_group compression_ratio moe_use_hard_gate"),
     adjust=_ernie_moe,
 )  # fmt: skip
 
