@@ -79,7 +79,7 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "glm4_moe_lite": ("glm4_moe_lite", {**LATENT, "mlp_layer_types": ["dense"] * 2 + ["sparse"] * 2}),
     "glm_moe_dsa": (
         "glm_moe_dsa",
-        {**LATENT, "index_n_heads": 2, "index_head_dim": 16, "index_topk": 8, "mlp_layer_types": ["dense"] + ["sparse"] * 3},
+        {**LATENT, "index_n_heads": 2, "index_head_dim": 16, "index_topk": 8},
     ),
     "internlm3": ("internlm3", HEADS),
     "gptj": ("gptj", {**GPT, "rotary_dim": 8}),
@@ -122,6 +122,14 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "granitemoehybrid": ("granitemoehybrid", {**HYBRID, "layer_types": ["mamba", "mamba", "attention", "mamba"], "num_experts_per_tok": 2}),
     "granitemoehybrid without experts": ("granitemoehybrid", {**HYBRID, "num_local_experts": 0, "position_embedding_type": "rope"}),
+    "nemotron_h with experts": (
+        "nemotron_h",
+        {
+            **HEADS, "layers_block_type": ["mamba", "moe", "attention", "mlp"], "mamba_num_heads": 8, "mamba_head_dim": 16,
+            "ssm_state_size": 16, "n_groups": 2, "chunk_size": 8, "n_routed_experts": 4, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 48, "moe_shared_expert_intermediate_size": 96,
+        },
+    ),
     "bamba": ("bamba", {**MIXER, "attn_layer_indices": [1, 3]}),
     "mpt with clamps": (
         "mpt",
@@ -139,11 +147,11 @@ PARAMETERS: dict[str, int] = {
     "granitemoeshared": 706_112, "helium": 225_856, "arcee": 205_376, "apertus": 180_936, "nemotron": 205_952,
     "hunyuan_v1_dense": 250_624, "hunyuan_v1_moe": 792_320, "ernie4_5": 229_952, "ernie4_5 with biases": 232_640, "ernie4_5_moe": 270_656,
     "seed_oss": 251_200, "ministral": 250_432, "ministral3": 250_432, "minimax_m2": 657_536, "dots1": 315_904, "glm4_moe_lite": 260_384,
-    "glm_moe_dsa": 280_736, "internlm3": 250_432, "gptj": 140_608, "codegen": 140_608, "gpt_neo": 124_288, "gpt_bigcode": 112_192,
+    "glm_moe_dsa": 255_648, "internlm3": 250_432, "gptj": 140_608, "codegen": 140_608, "gpt_neo": 124_288, "gpt_bigcode": 112_192,
     "gpt_bigcode with heads of their own": 124_672, "starcoder2": 162_624, "starcoder2 without biases": 160_896, "falcon": 106_880,
     "falcon of 40B": 111_232, "falcon2": 110_976, "falcon of RW": 120_576, "stablelm": 226_432, "stablelm of 12B": 226_816,
     "persimmon": 200_000, "cohere": 205_120, "cohere with norms": 205_504, "cohere2": 229_696, "phimoe": 634_048, "dbrx": 213_824,
     "openai-gpt": 124_544, "qwen3_5_text": 247_096, "qwen3_5_moe_text": 285_240, "granitemoehybrid": 760_136,
-    "granitemoehybrid without experts": 200_432, "bamba": 261_872, "mpt with clamps": 119_104,
+    "granitemoehybrid without experts": 200_432, "nemotron_h with experts": 149_656, "bamba": 261_872, "mpt with clamps": 119_104,
 }  # fmt: skip
 """of the class for causal language models in transformers 5.23; statistics that no gradient updates are not counted"""

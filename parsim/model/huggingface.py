@@ -12,6 +12,7 @@ from typing import Any
 from parsim.errors import Finding, ModelError
 from parsim.limits import MOST_LAYERS, beyond
 from parsim.model.families import MODEL_TYPES, REFUSED, Family
+from parsim.model.families.family import words
 from parsim.model.families.harmless import is_harmless, says_nothing
 from parsim.model.transformer import LARGEST, TransformerConfig, configure
 
@@ -40,13 +41,12 @@ TASKS = {
     "Model": "encoder",
 }
 """suffix of the class in ``architectures`` -> task"""
-_NO_BARE_MODEL = ("For", "Head", "Reward", "Encoder", "Decoder")
-"""words of classes that end in Model and have parts of their own"""
 _OF_DECODERS = ("causal-lm", "sequence-classification", "token-classification", "question-answering", "encoder")
 _LABELLED = ("sequence-classification", "token-classification", "image-classification")
 _OF_ENCODERS = ("masked-lm", "pretraining", "sequence-classification", "token-classification", "question-answering", "encoder")
 
-_WHOLE, _NUMBER, _FLAG, _TEXTS, _LIST, _MAPPING = "a whole number", "a number", "true or false", "a list of texts", "a list", "a mapping"
+_WHOLE, _NUMBER, _FLAG = "a whole number", "a number", "true or false"
+_TEXT, _TEXTS, _LIST, _MAPPING = "a text", "a list of texts", "a list", "a mapping"
 KINDS = {
     "architectures": _TEXTS,
     "num_hidden_layers": _WHOLE,
@@ -61,6 +61,34 @@ KINDS = {
     "max_window_layers": _WHOLE,
     "use_sliding_window": _FLAG,
     "moe_intermediate_size": _WHOLE,
+    "num_experts": _WHOLE,
+    "moe_topk": _WHOLE,
+    "hybrid_override_pattern": _TEXT,
+    "num_shared_expert": _WHOLE,
+    "num_shared_experts": _WHOLE,
+    "rotary_dim": _WHOLE,
+    "window_size": _WHOLE,
+    "layer_switch": _WHOLE,
+    "_sliding_window_pattern": _WHOLE,
+    "multi_query_group_num": _WHOLE,
+    "model_max_length": _WHOLE,
+    "mamba_expand": _NUMBER,
+    "shared_intermediate_size": _WHOLE,
+    "num_local_experts": _WHOLE,
+    "moe_layer_start_index": _WHOLE,
+    "moe_num_shared_experts": _WHOLE,
+    "moe_shared_expert_intermediate_size": _WHOLE,
+    "num_kv_heads": _WHOLE,
+    "n_head_kv": _WHOLE,
+    "num_key_value_heads": _WHOLE,
+    "attn_layer_indices": _LIST,
+    "attention_types": _LIST,
+    "attention_layers": _TEXTS,
+    "mlp_layer_types": _TEXTS,
+    "mlp_only_layers": _LIST,
+    "indexer_types": _TEXTS,
+    "attn_type_list": _LIST,
+    "ffn_config": _MAPPING,
     "n_shared_experts": _WHOLE,
     "num_labels": _WHOLE,
     "d_model": _WHOLE,
@@ -90,6 +118,7 @@ WITH_TEXT_PART = ("llama4",)
 """model types whose ``text_config`` is what is trained here; a vision part has no counterpart"""
 _REQUIRED = ("hidden", "layers", "heads", "vocabulary", "mlp")
 _OPTIONAL_KEYS = ("n_inner",)
+_SIZES = words("hidden layers heads kv_heads mlp vocabulary experts.count experts.top_k experts.mlp mixer.heads")
 
 
 def read_config(tree: Mapping[str, Any], path: str = "model") -> TransformerConfig:
@@ -100,7 +129,8 @@ def read_config(tree: Mapping[str, Any], path: str = "model") -> TransformerConf
     """
     tree = _text_part(tree)
     family = _family(tree, path)
-    _check_kinds(tree, path)
+    tree = _said_once(tree)
+    _check_kinds(family, tree, path)
     values: dict[str, Any] = {"family": family.name}
     read: set[str] = set()
     for key, names in family.keys.items():
@@ -124,6 +154,14 @@ def _text_part(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     """The decoder of a config that describes it beside a vision part; the class of the latter's head says nothing of it."""
     part = tree.get("text_config")
     return part if tree.get("model_type") in WITH_TEXT_PART and isinstance(part, Mapping) else tree
+
+
+def _said_once(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A number that a list repeats for every layer, as that number."""
+    layers = tree.get("num_hidden_layers")
+    numbers = [key for key, kind in KINDS.items() if kind == _WHOLE and isinstance(tree.get(key), list)]
+    same = {key: tree[key][0] for key in numbers if len(tree[key]) == layers and all(item == tree[key][0] for item in tree[key])}
+    return {**tree, **same}
 
 
 def merged(structure: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,13 +191,19 @@ def _known() -> str:
     return f"known: {', '.join(sorted(MODEL_TYPES))}"
 
 
-def _check_kinds(tree: Mapping[str, Any], path: str) -> None:
+def _check_kinds(family: Family, tree: Mapping[str, Any], path: str) -> None:
     """Raise `ModelError` for every key whose value is of another kind than `KINDS` says; null is as good as absent."""
     findings = [
         Finding(f"must be {kind}, is {repr(tree[key])[:60]}", f"{path}.{key}", tree[key], "take it from the model's own config.json")
         for key, kind in KINDS.items()
         if tree.get(key) is not None and not _is_kind(tree[key], kind)
     ]
+    for key, names in family.keys.items():  # families calculate with these
+        value, low = tree.get(key), int(bool(set(names.split()) & {"hidden", "layers", "heads"}))
+        wrong = not isinstance(value, int) or isinstance(value, bool) or value < low
+        if value is not None and wrong and set(names.split()) & _SIZES and not any(one.path == f"{path}.{key}" for one in findings):
+            message = f"must be a whole number of at least {low}, is {repr(value)[:60]}"
+            findings.append(Finding(message, f"{path}.{key}", value, "take it from the model's own config.json"))
     if not findings:  # families expand the layers by themselves
         findings = beyond(tree.get("num_hidden_layers") or 0, MOST_LAYERS, "layers", f"{path}.num_hidden_layers")
     if findings:
@@ -167,6 +211,8 @@ def _check_kinds(tree: Mapping[str, Any], path: str) -> None:
 
 
 def _is_kind(value: Any, kind: str) -> bool:
+    if kind == _TEXT:
+        return isinstance(value, str)
     if kind == _TEXTS:
         return isinstance(value, list) and all(isinstance(item, str) for item in value)
     if kind in (_WHOLE, _NUMBER):
@@ -198,7 +244,7 @@ def _task(family: Family, values: dict[str, Any], tree: Mapping[str, Any], path:
     legal = _OF_DECODERS if usual == "causal-lm" else (usual,) if usual not in _OF_ENCODERS else _OF_ENCODERS
     for name in classes[:1]:
         task = family.classes.get(name) or next((task for suffix, task in TASKS.items() if name.endswith(suffix)), None)
-        if task not in legal or (task == "encoder" and any(word in name for word in _NO_BARE_MODEL)):
+        if task not in legal or (task == "encoder" and not _is_bare(name)):
             suffixes = [suffix for suffix, task in TASKS.items() if task in legal]
             hint = f"supported for {family.name}: classes that end in {', '.join(suffixes)}"
             raise ModelError(Finding(f"the head of {name} is not supported yet", f"{path}.architectures", classes, hint))
@@ -207,6 +253,16 @@ def _task(family: Family, values: dict[str, Any], tree: Mapping[str, Any], path:
         named, counted = tree.get("id2label"), tree.get("num_labels")
         values |= {"labels": len(named)} if named else {"labels": counted} if counted is not None else {}
     return {"architectures"}
+
+
+def _is_bare(name: str) -> bool:
+    """Whether a class that ends in Model is an architecture's own, without a head: LlamaModel, but no LlamaDraftModel."""
+    return _letters(name.removesuffix("Model")) in {_letters(kind) for kind in MODEL_TYPES}
+
+
+def _letters(name: str) -> str:
+    """Letters and digits in alphabetical order: hunyuan_v1_dense is HunYuanDenseV1."""
+    return "".join(sorted(letter for letter in name.lower() if letter.isalnum()))
 
 
 def _refuse(family: Family, tree: Mapping[str, Any], read: set[str], path: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -61,6 +62,12 @@ def test_parameters_of_the_class_for_causal_language_models(name: str) -> None:
             },
             2 * (4 * 64 * 64 + 2 * 64) + 3 * 64 * 176 + (4 + 2) * 3 * 64 * 48 + 4 * 64 + 2 * 320 * 64 + 64,
         ),
+        (
+            "bailing_moe",
+            {"num_experts": 4, "num_shared_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "norm_head": True},
+            2 * (4 * 64 * 64 + (4 + 2) * 3 * 64 * 48 + 4 * 64 + 2 * 64) + 2 * 320 * 64 + 64,
+        ),
+        ("transformer", {"num_heads": 4, "num_attention_heads": None}, 2 * (4 * 64 * 64 + 3 * 64 * 176 + 2 * 64) + 2 * 320 * 64 + 64),
         ("Yi", {"num_key_value_heads": 2}, 2 * (3 * 64 * 64 + 3 * 64 * 176 + 2 * 64) + 2 * 320 * 64 + 64),
     ],
 )  # fmt: skip
@@ -73,7 +80,19 @@ def test_every_model_type_is_counted() -> None:
     from test_huggingface import CONFIGS, config
 
     recorded = {tree.get("text_config", tree)["model_type"] for tree in map(config, (path.stem for path in CONFIGS.glob("*.json")))}
-    by_hand = {"internlm", "internlm2", "baichuan", "qwen", "chatglm", "exaone", "minicpm", "orion", "deepseek"}
+    by_hand = {
+        "internlm",
+        "internlm2",
+        "baichuan",
+        "qwen",
+        "chatglm",
+        "exaone",
+        "minicpm",
+        "orion",
+        "deepseek",
+        "bailing_moe",
+        "transformer",
+    }
     same = {kind for kind, family in MODEL_TYPES.items() if kind in family.also}
     assert set(MODEL_TYPES) - {kind for kind, _ in DECODERS.values()} - recorded - by_hand - same == {"qwen2_moe"}
     assert not set(MODEL_TYPES) & set(REFUSED)
@@ -132,11 +151,12 @@ def test_windows_and_rotary_positions_layer_by_layer() -> None:
 def test_heads_of_decoders(name: str, suffix: str, head: int) -> None:
     whole, tied = of(name), name in ("falcon", "gemma3_text")
     logits = 320 if name == "gptj" else 0
-    other = of(name, architectures=[f"Some{suffix}"], num_labels=5)
+    prefix = name.replace("_", "") if suffix == "Model" else "Some"
+    other = of(name, architectures=[prefix + suffix], num_labels=5)
     assert parameter_count(other) == parameter_count(whole) - (0 if tied else 320 * 64) - logits + head
 
 
-@pytest.mark.parametrize("name", ["LlamaForRewardModel", "GPT2DoubleHeadsModel", "SomeForConditionalGeneration", "SomeForMaskedLM"])
+@pytest.mark.parametrize("name", ["LlamaForRewardModel", "GPT2DoubleHeadsModel", "SomeForConditionalGeneration", "LlamaDraftModel"])
 def test_other_heads_are_refused_by_name(name: str) -> None:
     with pytest.raises(ModelError, match=f"the head of {name} is not supported yet"):
         read_config({"model_type": "llama", **SIZES, "architectures": [name]})
@@ -177,7 +197,7 @@ def test_keys_that_may_change_it_stop_and_are_named(telling: dict[str, Any]) -> 
         ),
         ("gpt_neo", {"hidden_size": 64, "num_layers": 2, "num_heads": 4, "vocab_size": 9, "attention_types": [["local"]]}, "must be pairs"),
         ("qwen3_moe", {**HEADS, "num_experts": 4, "num_experts_per_tok": 2, "mlp_only_layers": [2]}, "dense layers behind"),
-        ("hunyuan_v1_moe", {**HEADS, "num_experts": [4, 8, 8, 8], "moe_topk": 2}, "differs from layer to layer"),
+        ("hunyuan_v1_moe", {**HEADS, "num_experts": [4, 8, 8, 8], "moe_topk": 2}, "must be a whole number, is [4, 8, 8, 8]"),
         ("ernie4_5_moe", {**GROUPED, "moe_num_experts": 4, "moe_k": 2, "moe_layer_end_index": 2}, "dense layers behind"),
         ("granitemoehybrid", {**GROUPED, "mamba_n_heads": 8, "mamba_d_head": 24}, "8 x 24 is not mamba_expand x hidden_size = 128"),
         ("dbrx", {"d_model": 64, "n_heads": 4, "n_layers": 2, "vocab_size": 9}, "ffn_config is required"),
@@ -193,3 +213,17 @@ def test_first_layers_without_experts() -> None:
     values = {**HEADS, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
     config = read_config({"model_type": "qwen3_moe", **values, "mlp_only_layers": [0, 1]})
     assert [config.is_mixture(layer) for layer in range(4)] == [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    "name", ["gemma3_text", "gptj", "gpt_neo", "falcon", "dots1", "granitemoehybrid", "nemotron_h with experts", "bamba"]
+)
+def test_strange_values_are_findings(name: str) -> None:
+    """No value under any key ends in anything but a model or a finding."""
+    kind, values = DECODERS[name]
+    family = MODEL_TYPES[kind]
+    further = {"layer_types", "sliding_window_pattern", "mlp_only_layers", "id2label", "rope_parameters", "moe_layer_end_index"}
+    for key in {*values, *family.keys, *family.stated, *further}:
+        for value in ("x", [], [1], {}, {"a": 1}, -1, 1.5, True, 0, 10**12):
+            with contextlib.suppress(ModelError):
+                read_config({"model_type": kind, **values, key: value})

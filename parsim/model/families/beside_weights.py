@@ -1,8 +1,9 @@
 """Decoders whose code lies beside their weights, not in huggingface/transformers: the Llama line under other names, with other keys.
 
 Structure and key names follow ``configuration_*.py`` and ``modeling_*.py`` of these repositories on huggingface.co:
-baichuan-inc/Baichuan2-7B-Base and -13B-Base, internlm/internlm-7b and internlm2-7b, Qwen/Qwen-7B, THUDM/chatglm3-6b, LGAI-EXAONE/EXAONE-3.5-7.8B-Instruct,
-openbmb/MiniCPM-2B-sft-bf16, deepseek-ai/deepseek-moe-16b-base.
+baichuan-inc/Baichuan2-7B-Base and -13B-Base, internlm/internlm-7b and internlm2-7b, Qwen/Qwen-7B, THUDM/chatglm3-6b,
+LGAI-EXAONE/EXAONE-3.5-7.8B-Instruct, openbmb/MiniCPM-2B-sft-bf16, deepseek-ai/deepseek-moe-16b-base, inclusionAI/Ling-lite;
+fla-org/flash-linear-attention ``fla/models/transformer``. Heads that norm their weights (Baichuan 2, Ling) count without that norm.
 """
 
 from __future__ import annotations
@@ -82,14 +83,14 @@ CHATGLM = Family(
     registration=("attention_norm", "query_key_value", "attention_output", "mlp_norm", "mlp_up", "mlp_down"),
     keys={
         "hidden_size": "hidden", "num_layers": "layers", "num_attention_heads": "heads", "ffn_hidden_size": "mlp",
-        "kv_channels": "head_dim", "padded_vocab_size": "vocabulary", "seq_length": "maximum_sequence", "tie_word_embeddings": "tied_embeddings",
-        "hidden_dropout": "dropout",
+        "kv_channels": "head_dim", "padded_vocab_size": "vocabulary", "seq_length": "maximum_sequence",
+        "tie_word_embeddings": "tied_embeddings", "hidden_dropout": "dropout",
     },
     stated={
         "rmsnorm": (True,), "apply_residual_connection_post_layernorm": (False,), "prefix_projection": (False,), "pre_seq_len": (),
         "position_encoding_2d": (False,),
     },
-    harmless=words("vocab_size attention_dropout classifier_dropout fp32_residual_connection quantization_bit"),
+    harmless=words("vocab_size num_hidden_layers attention_dropout classifier_dropout fp32_residual_connection quantization_bit"),
     adjust=_chatglm,
     classes={"ChatGLMModel": "causal-lm", "ChatGLMForConditionalGeneration": "causal-lm"},
 )  # fmt: skip
@@ -105,7 +106,7 @@ MINICPM = member(
     {"scale_residual": True},
     {**BIASES},
     stated={"num_experts": (0,)},
-    harmless=words("scale_emb scale_depth dim_model_base"),
+    harmless=words("scale_emb scale_depth dim_model_base mup_denominator"),
     adjust=windows,
 )
 DEEPSEEK = member(
@@ -120,4 +121,51 @@ DEEPSEEK = member(
     harmless=ROUTER,
     adjust=shared_experts,
 )  # fmt: skip
-FAMILIES = (BAICHUAN, INTERNLM, INTERNLM2, INTERNLM3, QWEN, CHATGLM, EXAONE, MINICPM, DEEPSEEK)
+
+
+def _bailing(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    """Ling: experts under DeepSeek's names or under Qwen's."""
+    experts, size = fields.setdefault("experts", {}), int(tree.get("moe_intermediate_size") or 0)
+    shared = tree.get("n_shared_experts") if tree.get("num_shared_experts") is None else tree.get("num_shared_experts")
+    experts["shared"] = int(shared or 0) * size
+    read = biases("use_qkv_bias", "query_key_value_bias")(fields, tree) | biases("use_bias", "output_bias mlp_bias")(fields, tree)
+    return read | {"n_shared_experts", "num_shared_experts"}
+
+
+BAILING = member(
+    "bailing-moe",
+    _FUSED,
+    {
+        "n_routed_experts": "experts.count", "num_experts": "experts.count", "num_experts_per_tok": "experts.top_k",
+        "moe_intermediate_size": "experts.mlp", "first_k_dense_replace": "experts.dense_layers", "norm_topk_prob": "experts.renormalise",
+    },
+    EXPERT_REGISTRATION,
+    stated={"use_qk_norm": (False,), "norm_softmax": (False,), "multi_gate": (False,)},
+    harmless=ROUTER | words("embedding_dropout output_dropout norm_head"),
+    adjust=_bailing,
+)  # fmt: skip
+
+
+def _fla(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    """Two thirds of ``hidden_ratio``, rounded up to 256, where no width is given (fla/modules/mlp.py)."""
+    hidden = int(fields["hidden"])
+    fields["mlp"] = tree.get("intermediate_size") or -(-int(hidden * float(tree.get("hidden_ratio") or 4) * 2 / 3) // 256) * 256
+    fields["attention_window"] = int(tree.get("window_size") or 0)
+    return {"hidden_ratio", "intermediate_size", "window_size"}
+
+
+FLA_TRANSFORMER = Family(
+    name="fla-transformer",
+    model_type="transformer",
+    structure={**STRUCTURE, "maximum_sequence": 2048, "mlp": 0},
+    registration=("attention_norm", "query_key_value", "attention_output", "mlp_norm", "mlp_up", "mlp_down"),
+    keys={
+        **{key: name for key, name in SIZES.items() if name not in ("heads", "mlp")}, "num_heads": "heads", "num_kv_heads": "kv_heads",
+        "hidden_act": "activation", "qkv_bias": "query_key_value_bias", "qk_norm": "query_key_norm",
+    },
+    stated={"attention_bias": (False,)},
+    harmless=words("elementwise_affine"),
+    adjust=_fla,
+)  # fmt: skip
+
+FAMILIES = (BAICHUAN, INTERNLM, INTERNLM2, INTERNLM3, QWEN, CHATGLM, EXAONE, MINICPM, DEEPSEEK, BAILING, FLA_TRANSFORMER)

@@ -152,7 +152,7 @@ def _mpt(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     fields["position"] = "alibi" if alibi else "learned" if learned else "none"
     fields["kv_heads"] = attention.get("kv_n_heads", 1 if attention.get("attn_type") == "multiquery_attention" else 0)
     fields["attention_dropout"] = bool(attention.get("attn_pdrop", 0.0))
-    if not tree.get("no_bias", False):
+    if tree.get("no_bias") is False:
         fields |= {"norm_bias": True, "query_key_value_bias": True, "output_bias": True, "mlp_bias": True}
     return {"expansion_ratio", "attn_config", "learned_pos_emb", "no_bias"}
 

@@ -12,9 +12,9 @@ from typing import Any
 from parsim.errors import Finding, ModelError
 from parsim.model.families.family import GROUPED, SIZES, Family, Fields, shortest, words
 from parsim.model.families.llama import BIASES, HARMLESS, ROUTER, STRUCTURE
-from parsim.model.families.readers import together
+from parsim.model.families.readers import groups, together
 
-_LAYER_TYPES = {"linear_attention": "M", "mamba": "M", "full_attention": "*", "attention": "*", "mlp": "-"}
+_LAYER_TYPES = {"linear_attention": "M", "mamba": "M", "full_attention": "*", "attention": "*", "mlp": "-", "moe": "E"}
 _MIXER = ("mixer_core", "mixer_convolution", "mixer_in", "mixer_gate_norm", "mixer_out")
 _MAMBA = {"key_heads": 8, "key_dim": 128, "convolution": 4, "convolution_bias": True}
 _MAMBA_KEYS = {
@@ -147,7 +147,7 @@ def _inner(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     mixer, size = fields.setdefault("mixer", {}), tree.get("mamba_d_head")
     heads, width = int(mixer.get("heads") or 128), int((tree.get("mamba_expand") or 2) * int(fields["hidden"]))
     mixer["value_dim"] = width // heads if size in (None, "auto") else size
-    if mixer["value_dim"] * heads != width:
+    if not isinstance(mixer["value_dim"], int) or mixer["value_dim"] * heads != width:
         text = f"mamba_n_heads x mamba_d_head = {heads} x {size} is not mamba_expand x hidden_size = {width}"
         raise ModelError(Finding(text, "mamba_d_head", size, f"use {width // heads}"))
     return {"mamba_d_head", "mamba_expand"}
@@ -213,11 +213,19 @@ def _nemotron_h(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
         fields["layer_pattern"] = pattern
     elif types:
         fields["layer_pattern"] = _pattern(types, "layers_block_type")
-    if "E" in fields.get("layer_pattern", ""):
-        raise ModelError(Finding("experts of Nemotron-H are not supported yet", "hybrid_override_pattern", pattern, "without E layers"))
     if fields.get("layer_pattern"):
         fields.setdefault("layers", len(pattern or types or ()))
-    return {"layers_block_type", "layer_types", "hybrid_override_pattern"}
+    if "E" not in fields.get("layer_pattern", ""):
+        fields["experts"] = None  # keys of experts are written all the same
+    else:
+        shared = tree.get("n_shared_experts", 1) or 0
+        fields.setdefault("experts", {})["shared"] = (tree.get("moe_shared_expert_intermediate_size") or 7688) * min(shared, 1)
+        groups(fields, tree)
+    return set(
+        words(
+            "layers_block_type layer_types hybrid_override_pattern n_shared_experts moe_shared_expert_intermediate_size n_group topk_group"
+        )
+    )
 
 
 NEMOTRON_H = Family(
@@ -225,24 +233,26 @@ NEMOTRON_H = Family(
     model_type="nemotron_h",
     structure={
         **STRUCTURE, "position": "none", "gated": False, "activation": "relu2", "one_sublayer": True, "layer_pattern": "M-M-M-M*-",
-        "head_dim": 128, "mixer": {"kind": "mamba2", "heads": 128, "value_dim": 64, "chunk": 128, **_MAMBA},
+        "head_dim": 128, "mixer": {"kind": "mamba2", "heads": 128, "value_dim": 64, "chunk": 128, **_MAMBA}, "layers": 0,
     },
     registration=(
-        "mixer_norm", "attention_norm", "mlp_norm", *_MIXER, "query_key_value", "attention_output", "mlp_up", "mlp_down",
+        "mixer_norm", "attention_norm", "mlp_norm", *_MIXER, "query_key_value", "attention_output", "mixture.experts", "mixture.router",
+        "mixture.shared", "mlp_up", "mlp_down",
     ),
     keys={
         **{key: name for key, name in GROUPED.items() if key != "hidden_act"}, "attention_head_dim": "head_dim",
         "mlp_hidden_act": "activation", "ssm_state_size": "mixer.key_dim", "mamba_num_heads": "mixer.heads",
-        "mamba_head_dim": "mixer.value_dim", **_MAMBA_KEYS,
+        "mamba_head_dim": "mixer.value_dim", **_MAMBA_KEYS, "n_routed_experts": "experts.count", "num_experts_per_tok": "experts.top_k",
+        "moe_intermediate_size": "experts.mlp", "norm_topk_prob": "experts.renormalise",
     },
     stated={
         "mamba_hidden_act": ("silu",), "mamba_proj_bias": (False,), "mlp_bias": (False,), "attention_bias": (False,), "use_bias": (False,),
-        "sliding_window": (), "hidden_dropout": (0.0,), "num_nextn_predict_layers": (0,),
+        "sliding_window": (), "hidden_dropout": (0.0,), "moe_latent_size": (),
     },
+    # the modules that predict further words are in the checkpoint; transformers' class has none
     harmless=_TIME_STEPS | words(
-        "attention_dropout expand mamba_ssm_cache_dtype num_logits_to_keep use_mamba_kernels n_routed_experts n_shared_experts "
-        "moe_intermediate_size moe_shared_expert_intermediate_size moe_latent_size num_experts_per_tok n_group topk_group norm_topk_prob "
-        "routed_scaling_factor moe_shared_expert_overlap output_router_logits mtp_layers_block_type"
+        "attention_dropout expand mamba_ssm_cache_dtype num_logits_to_keep use_mamba_kernels moe_shared_expert_overlap "
+        "mtp_layers_block_type num_nextn_predict_layers partial_rotary_factor"
     ),
     adjust=_nemotron_h,
 )  # fmt: skip

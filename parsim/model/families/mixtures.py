@@ -12,7 +12,7 @@ from typing import Any
 from parsim.errors import Finding, ModelError
 from parsim.model.families.family import Fields, words
 from parsim.model.families.llama import BIASES, DEEPSEEK_V3, DEEPSEEK_V32, EXPERT_REGISTRATION, REGISTRATION, ROUTER, deepseek, member
-from parsim.model.families.readers import dense_first, shared_experts, together, unrotated, windows
+from parsim.model.families.readers import biases, dense_first, shared_experts, together, unrotated, windows
 
 GPT_OSS = member(
     "gpt-oss",
@@ -76,13 +76,18 @@ def _indexers(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
 GLM_LITE = DEEPSEEK_V3._replace(
     name="glm4-moe-lite",
     model_type="glm4_moe_lite",
+    structure={**DEEPSEEK_V3.structure, "experts": {**DEEPSEEK_V3.structure["experts"], "dense_layers": 1}},
     harmless=DEEPSEEK_V3.harmless | words("head_dim"),
     adjust=together(deepseek, dense_first),
 )
 GLM_DSA = DEEPSEEK_V32._replace(
     name="glm-moe-dsa",
     model_type="glm_moe_dsa",
-    structure={**DEEPSEEK_V32.structure, "latent": {"chosen": 2048, "index_heads": 32}},
+    structure={
+        **DEEPSEEK_V32.structure,
+        "latent": {"chosen": 2048, "index_heads": 32},
+        "experts": {**DEEPSEEK_V32.structure["experts"], "dense_layers": 3},
+    },
     stated={**DEEPSEEK_V32.stated, "index_topk_freq": (1,), "index_topk_pattern": ()},
     harmless=DEEPSEEK_V32.harmless | words("indexer_rope_interleave index_skip_topk_offset"),
     adjust=together(deepseek, dense_first, _indexers),
@@ -93,13 +98,13 @@ GLM4_MOE = member(
     "glm4-moe",
     {"query_key_value_bias": True, "rotary_fraction": 0.5, "head_dim": 128, "experts": {"router_bias": True, "router_dtype": "fp32"}},
     {
-        "attention_bias": "query_key_value_bias", "partial_rotary_factor": "rotary_fraction", "use_qk_norm": "query_key_norm",
+        "partial_rotary_factor": "rotary_fraction", "use_qk_norm": "query_key_norm",
         "n_routed_experts": "experts.count", "num_experts_per_tok": "experts.top_k", "moe_intermediate_size": "experts.mlp",
         "first_k_dense_replace": "experts.dense_layers", "norm_topk_prob": "experts.renormalise",
     },
     (*REGISTRATION[:5], "mixture.experts", "mixture.router", "mixture.shared", *REGISTRATION[-2:]),
     harmless=ROUTER | words("n_group topk_group routed_scaling_factor num_nextn_predict_layers"),
-    adjust=shared_experts,
+    adjust=together(shared_experts, biases("attention_bias", "query_key_value_bias"), dense_first),
 )  # fmt: skip
 
 FAMILIES = (GPT_OSS, LLAMA4, KIMI_K2, GLM_LITE, GLM_DSA, GLM4_MOE)

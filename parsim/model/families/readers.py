@@ -43,6 +43,8 @@ def interleaved(window: int, every: int) -> Adjust:
         keys = ("sliding_window_pattern", "_sliding_window_pattern", "layer_switch")
         size = tree.get("sliding_window", window) or 0
         steps = [tree[key] for key in keys if tree.get(key) is not None]
+        if steps and not isinstance(steps[0], str | int):
+            raise ModelError(Finding("must be a whole number", "sliding_window_pattern", steps[0], "6: every sixth layer sees all keys"))
         step = len(steps[0]) if steps and isinstance(steps[0], str) else int(steps[0]) if steps else every  # EXAONE 4 writes LLLG
         types = tree.get("layer_types") or ()
         fields |= {"attention_window": 0 if types and set(types) == {"full_attention"} else size}

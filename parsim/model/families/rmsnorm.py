@@ -31,8 +31,9 @@ def _gemma3(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
 GEMMA3 = member(
     "gemma3-text",
     {
-        **GEMMA.structure, "norm_in_fp32": True, "norm_placement": "sandwich", "query_key_norm": True, "hidden": 2304, "mlp": 9216, "layers": 26,
-        "heads": 8, "kv_heads": 4, "vocabulary": 262208, "attention_window": 4096, "full_attention_every": 6,
+        **GEMMA.structure, "norm_in_fp32": True, "norm_placement": "sandwich", "query_key_norm": True, "hidden": 2304,
+        "mlp": 9216, "layers": 26, "heads": 8, "kv_heads": 4, "vocabulary": 262208, "attention_window": 4096,
+        "full_attention_every": 6,
     },
     BIASES,
     (*REGISTRATION[:5], "attention_norm", "attention_output_norm", "mlp_norm", "mlp_output_norm"),
@@ -163,30 +164,46 @@ DOTS = member(
 
 
 def _hunyuan_moe(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
-    """Sizes that may be lists of equal numbers, one for every layer; the shared MLP is one or several experts wide."""
-    for key in ("num_experts", "moe_topk", "moe_intermediate_size", "num_shared_expert"):
-        said = tree.get(key)
-        values = set(said) if isinstance(said, list) else {said}
-        if len(values) > 1:
-            raise ModelError(Finding(f"{key} that differs from layer to layer is not supported yet", key, said))
-    one = {key: next(iter(tree[key])) if isinstance(tree.get(key), list) else tree.get(key) for key in ("num_experts", "moe_topk")}
-    fields.setdefault("experts", {}).update({"count": one["num_experts"] or 1, "top_k": one["moe_topk"] or 1})
-    wide = tree.get("moe_intermediate_size")
-    wide = (wide[0] if isinstance(wide, list) else wide) or fields["mlp"]
-    shared = tree.get("num_shared_expert")
-    shared = shared[0] if isinstance(shared, list) else 1 if shared is None else shared
-    fields["experts"] |= {"mlp": wide, "shared": wide * shared}
-    return {"num_experts", "moe_topk", "moe_intermediate_size", "num_shared_expert"}
+    """Experts as wide as the MLP where nothing else is said; the shared MLP is one or several of them wide."""
+    experts, shared = fields.setdefault("experts", {}), tree.get("num_shared_expert")
+    wide = int(tree.get("moe_intermediate_size") or fields["mlp"])
+    experts |= {"mlp": wide, "shared": wide * int(1 if shared is None else shared)}
+    return {"moe_intermediate_size", "num_shared_expert"}
 
 
+_NO_TOWER = words(
+    "anyres_pooling_size anyres_vit_two_views num_media_embeds vit_input_resolution vit_mapping_type vit_norm_type vit_patch vit_token "
+    "im_end_id im_newline_id im_start_id text_start_id text_end_id video_start_id video_end_id xdrope_section skip_cls_token"
+)
 HUNYUAN_MOE = member(
     "hunyuan-v1-moe",
-    {"query_key_norm": True, "experts": {"renormalise": True}},
-    BIASES,
+    {"query_key_norm": True, "experts": {"count": 1, "top_k": 1, "renormalise": True}},
+    {**BIASES, "attention_head_dim": "head_dim", "num_experts": "experts.count", "moe_topk": "experts.top_k"},
     EXPERT_REGISTRATION,
-    stated={"use_qk_norm": (True,), "use_cla": (False,), "use_mixed_mlp_moe": (True,), "moe_layer_num_skipped": (0,)},
-    harmless=ROUTER | words("capacity_factor moe_drop_tokens moe_random_routing_dropped_token cla_share_factor"),
+    stated={
+        "use_qk_norm": (True,),
+        "use_cla": (False,),
+        "use_mla": (False,),
+        "use_mixed_mlp_moe": (True,),
+        "moe_layer_num_skipped": (0,),
+        "norm_type": ("rms",),
+        "position_embedding_xdrope": (False,),
+        "use_rotary_pos_emb": (True,),
+        "mlp_bias": (False,),
+        "vit_path": (),
+        "vit_type": (),
+        "add_classification_head": (False,),
+        "norm_topk_prob": (True,),
+    },
+    # what of the first files belongs to a tower for images that this file does not have
+    harmless=ROUTER
+    | _NO_TOWER
+    | words(
+        "class_num dense_list pool_type org_vocab_size mask_init_id pad_id capacity_factor moe_drop_tokens cla_share_factor "
+        "moe_random_routing_dropped_token"
+    ),
     adjust=_hunyuan_moe,
+    also=("hunyuan",),
 )
 
 
