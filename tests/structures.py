@@ -19,6 +19,8 @@ STRUCTURES = (
     "resnet34", "roberta-base", "vit-base", "vit-huge", "gpt-oss-20b", "llama-4-scout", "llama-4-maverick", "kimi-k2", "glm-4.5",
     "retnet-1.3b", "mamba2-2.7b", "mamba-codestral-7b", "qwen3-next-80b-a3b",
     "nemotron-h-8b", "alexnet", "qwen2-57b-a14b", "deepseek-v3.2",
+    "command-r-35b", "falcon-40b", "falcon-7b", "gemma-3-12b", "gemma-3-1b", "glm-4-9b", "gpt-j-6b", "granite-3.3-8b", "minimax-m2",
+    "olmo-2-13b", "olmo-2-32b", "smollm3-3b", "starcoder2-15b", "starcoder2-3b",
 )  # fmt: skip
 """one model of each structure"""
 SIZES = {"hidden", "layers", "vocabulary", "maximum_sequence", "vocab_divisible_by", "token_types", "labels"}

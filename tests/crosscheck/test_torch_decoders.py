@@ -14,7 +14,7 @@ from torch_side import counterpart, ids, module, transformers
 from parsim.model import activations
 from parsim.model.model import Workload, parameter_count
 
-SCANS = ("qwen3_5_text", "qwen3_5_moe_text", "granitemoehybrid", "granitemoehybrid without experts", "bamba")
+SCANS = ("qwen3_5_text", "qwen3_5_moe_text", "granitemoehybrid", "granitemoehybrid without experts", "bamba", "nemotron_h with experts")
 """whose kernels transformers replaces by Python on this device"""
 NOT_ON_META = ("dbrx", "openai-gpt")
 """their code looks at values"""

@@ -99,7 +99,14 @@ GPT_BIGCODE = GPT2._replace(
 STARCODER2 = Family(
     name="starcoder2",
     model_type="starcoder2",
-    structure={**_PLAIN, "activation": "gelu-tanh", "tied_embeddings": True},
+    structure={
+        **_PLAIN,
+        "activation": "gelu-tanh",
+        "tied_embeddings": True,
+        "query_key_value_bias": True,
+        "output_bias": True,
+        "mlp_bias": True,
+    },
     registration=_DEFAULT_HEAD,
     keys={**GROUPED, "residual_dropout": "dropout"},
     stated={"mlp_type": ("default",), "norm_type": ("layer_norm",)},
@@ -117,17 +124,17 @@ def _falcon(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     fields |= {"parallel_residual": new or parallel, "shared_norm": norms == 1 if new else parallel}
     fields["position"] = "alibi" if tree.get("alibi") else "rotary"
     fields |= dict.fromkeys(("query_key_value_bias", "output_bias", "mlp_bias"), bool(tree.get("bias")))
-    return words_read | dropout_of("attention_dropout")(fields, tree)
+    read = words("new_decoder_architecture parallel_attn num_kv_heads n_head_kv num_ln_in_parallel_attn multi_query alibi bias")
+    return read | dropout_of("attention_dropout")(fields, tree)
 
 
-words_read = set(
-    words("new_decoder_architecture parallel_attn num_kv_heads n_head_kv num_ln_in_parallel_attn multi_query alibi bias")
-)  # fmt: skip
 FALCON = Family(
     name="falcon",
     model_type="falcon",
-    structure={**_PLAIN, "activation": "gelu", "fused_query_key_value": True, "tied_embeddings": True, "maximum_sequence": 2048, "mlp": 0,
-               "upcast_softmax": False},
+    structure={
+        **_PLAIN, "activation": "gelu", "fused_query_key_value": True, "tied_embeddings": True, "maximum_sequence": 2048, "mlp": 0,
+        "upcast_softmax": False, "parallel_residual": True,
+    },
     registration=("query_key_value", "attention_output", "mlp_up", "mlp_down", "attention_norm", "mlp_norm"),
     keys={
         **{key: name for key, name in SIZES.items() if name != "mlp"}, "n_embed": "hidden", "n_layer": "layers", "n_head": "heads",
