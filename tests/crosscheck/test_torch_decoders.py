@@ -20,6 +20,11 @@ NOT_ON_META = ("dbrx", "openai-gpt")
 """their code looks at values"""
 CHOSEN = ("glm_moe_dsa",)
 """transformers computes all scores and masks those that were not chosen"""
+APART = (
+    "stablelm of 12B", "dbrx", "qwen3_5_text", "qwen3_5_moe_text", "granitemoeshared", "granitemoehybrid",
+    "granitemoehybrid without experts",
+)  # fmt: skip
+"""where one of the two has a weight in several parts"""
 NEARLY = {
     **dict.fromkeys(("gptj", "codegen", "gpt_neo"), 0.055),  # queries and keys are cast to fp32 before their product
     "persimmon": 0.04,  # queries, keys and values are copied apart
@@ -55,6 +60,14 @@ def test_saved_bytes_of_eager_attention(name: str) -> None:
     model = counterpart(config)
     predicted = activations.saved_bytes(model, workload(model, "bf16", "eager", train=True))
     assert predicted == pytest.approx(measured(config, "bf16", "eager", train=True), rel=NEARLY.get(config.model_type, 0.005))
+
+
+@pytest.mark.parametrize("name", [name for name in DECODERS if name not in APART])
+def test_registration_order(name: str) -> None:
+    """DistributedDataParallel's buckets follow it."""
+    built = module(config_of(name))
+    found = [p.count for block in counterpart(built.config).blocks for p in block.parameters() if not p.buffer and not p.tied]
+    assert found == [parameter.numel() for parameter in built.parameters() if parameter.requires_grad]
 
 
 @pytest.mark.parametrize(

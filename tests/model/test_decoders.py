@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +32,12 @@ def names(model: Model, block: int) -> list[str]:
 @pytest.mark.parametrize("name", DECODERS)
 def test_parameters_of_the_class_for_causal_language_models(name: str) -> None:
     assert parameter_count(of(name)) == PARAMETERS[name]
+
+
+def test_every_decoder_stands_in_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "adding.md").read_text()
+    kinds = {kind for kind, _ in DECODERS.values()} | {kind for family in MODEL_TYPES.values() for kind in family.also}
+    assert [kind for kind in sorted(kinds) if f"`{kind}`" not in page] == []
 
 
 @pytest.mark.parametrize(

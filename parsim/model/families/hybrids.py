@@ -125,7 +125,10 @@ QWEN3_NEXT = Family(
 
 
 QWEN35_MOE = QWEN3_NEXT._replace(
-    name="qwen3.5-moe", model_type="qwen3_5_moe_text", harmless=QWEN3_NEXT.harmless | words("mtp_num_hidden_layers")
+    name="qwen3.5-moe",
+    model_type="qwen3_5_moe_text",
+    registration=(*_MIXER[:2], *_MIXER[3:], "mixer_in", *QWEN3_NEXT.registration[5:]),
+    harmless=QWEN3_NEXT.harmless | words("mtp_num_hidden_layers"),
 )
 QWEN35 = QWEN35_MOE._replace(
     name="qwen3.5",
@@ -177,8 +180,8 @@ GRANITE_HYBRID = Family(
         "mixer": {"kind": "mamba2", "heads": 128, **_MAMBA, "key_heads": 1, "key_dim": 256, "value_dim": 64, "chunk": 256},
     },
     registration=(
-        "mixer_norm", "attention_norm", "mlp_norm", *_MIXER, "query_key_value", "attention_output", "mixture.router", "mixture.experts",
-        "mixture.shared", "mlp_up", "mlp_down",
+        "mixer_norm", "attention_norm", "mlp_norm", "mixture.router", "mixture.experts", "mixture.shared", "mlp_up", "mlp_down", *_MIXER,
+        "query_key_value", "attention_output",
     ),
     keys={**GROUPED, **BIASES, **_HYBRID_KEYS, "num_experts_per_tok": "experts.top_k"},
     stated={"mamba_proj_bias": (False,), "normalization_function": ("rmsnorm",)},
@@ -199,7 +202,7 @@ BAMBA = Family(
     name="bamba",
     model_type="bamba",
     structure={**STRUCTURE, "rotary_fraction": 0.5, "rotary_concatenates": True, "mixer": GRANITE_HYBRID.structure["mixer"]},
-    registration=(*_MIXER, "mlp_up", "mlp_down", "mixer_norm", "attention_norm", "mlp_norm", "query_key_value", "attention_output"),
+    registration=("mlp_up", "mlp_down", "mixer_norm", "attention_norm", "mlp_norm", *_MIXER, "query_key_value", "attention_output"),
     keys={**GROUPED, **BIASES, **_HYBRID_KEYS, "mlp_bias": "mlp_bias"},
     stated={"mamba_proj_bias": (False,)},
     harmless=HARMLESS | _TIME_STEPS | words("num_logits_to_keep z_loss_coefficient attn_rotary_emb"),

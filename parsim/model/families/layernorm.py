@@ -254,7 +254,7 @@ DBRX = Family(
     name="dbrx",
     model_type="dbrx",
     structure={**_LAYER_NORM, "norm_bias": False, "fused_query_key_value": True},
-    registration=("query_key_value", "attention_output", "attention_norm", "mlp_norm", "mixture.router", "mixture.experts"),
+    registration=("attention_norm", "query_key_value", "attention_output", "mlp_norm", "mixture.router", "mixture.experts"),
     keys={
         "d_model": "hidden", "n_heads": "heads", "n_layers": "layers", "max_seq_len": "maximum_sequence", "vocab_size": "vocabulary",
         "resid_pdrop": "dropout", "tie_word_embeddings": "tied_embeddings",

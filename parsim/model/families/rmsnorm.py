@@ -15,6 +15,7 @@ from parsim.model.families.readers import biases, dropout_of, given, groups, int
 
 _ROUTER_LAST = (*REGISTRATION[:5], "mixture.experts", "mixture.router", "mixture.shared", *REGISTRATION[-2:])
 _WIDE_NORM = {"query_key_norm": True, "query_key_norm_over": "projection"}
+_NORMS_BEHIND = (*REGISTRATION[:5], "attention_output_norm", "mlp_output_norm")
 _COUNT = {"num_local_experts": "experts.count", "num_experts": "experts.count", "num_experts_per_tok": "experts.top_k"}
 _ALL_BIASES = "query_key_value_bias output_bias mlp_bias"
 
@@ -57,7 +58,7 @@ _CLIPS = given("clip_qkv", "clip_query_key_value")
 OLMO = member(
     "olmo", {"normalisation": "layernorm", "norm_weights": False, "norm_bias": False, "norm_in_fp32": True}, BIASES, adjust=_CLIPS
 )  # fmt: skip
-OLMO2 = member("olmo2", {**_WIDE_NORM, "norm_placement": "output", "norm_in_fp32": True}, BIASES)
+OLMO2 = member("olmo2", {**_WIDE_NORM, "norm_placement": "output", "norm_in_fp32": True}, BIASES, _NORMS_BEHIND)
 OLMO3 = OLMO2._replace(name="olmo3", model_type="olmo3", adjust=interleaved(4096, 4))
 
 
@@ -70,6 +71,7 @@ def _exaone4(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
 EXAONE4 = member(
     "exaone4",
     {"norm_placement": "output", "query_key_norm": True, "query_key_norm_everywhere": True},
+    registration=_NORMS_BEHIND,
     adjust=_exaone4,
 )
 SMOLLM3 = member(
@@ -111,13 +113,13 @@ MINISTRAL = member("ministral", {}, adjust=windows, also=("ministral3",))
 # experts
 
 OLMOE = member(
-    "olmoe", _WIDE_NORM, {**BIASES, **_COUNT, "norm_topk_prob": "experts.renormalise"}, _ROUTER_LAST, harmless=ROUTER, adjust=_CLIPS
+    "olmoe", _WIDE_NORM, {**BIASES, **_COUNT, "norm_topk_prob": "experts.renormalise"}, EXPERT_REGISTRATION, harmless=ROUTER, adjust=_CLIPS
 )  # fmt: skip
 GRANITE_MOE = member(
     "granitemoe",
     {"scale_residual": True, "scale_logits": True},
     {**BIASES, **_COUNT},
-    EXPERT_REGISTRATION,
+    ("query_key_value", "attention_output", "attention_norm", "mlp_norm", "mixture.router", "mixture.experts", "mixture.shared"),
     harmless=GRANITE.harmless | ROUTER,
 )
 GRANITE_SHARED = GRANITE_MOE._replace(
@@ -138,7 +140,7 @@ MINIMAX_M2 = member(
     "minimax-m2",
     {**_WIDE_NORM, "head_dim": 128, "experts": {"router_bias": True, "renormalise": True}},
     _COUNT,
-    _ROUTER_LAST,
+    EXPERT_REGISTRATION,
     stated={
         "use_qk_norm": (True,), "qk_norm_type": ("per_layer",), "use_routing_bias": (True,), "shared_intermediate_size": (0,),
         "scoring_func": ("sigmoid",),
@@ -227,7 +229,7 @@ ERNIE_MOE = member(
         "moe_num_experts": "experts.count", "moe_k": "experts.top_k", "moe_intermediate_size": "experts.mlp",
         "moe_layer_interval": "experts.every",
     },
-    _ROUTER_LAST,
+    EXPERT_REGISTRATION,
     stated={"moe_use_aux_free": (True,), "moe_gate": ("topk", "top2"), "use_moe": (True,)},
     harmless=ROUTER | words("moe_norm_min moe_capacity moe_group compression_ratio moe_use_hard_gate"),
     adjust=_ernie_moe,
