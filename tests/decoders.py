@@ -16,6 +16,11 @@ LATENT: dict[str, Any] = {
     **SIZES, "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "kv_lora_rank": 32,
     "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16, "num_key_value_heads": 4,
 }  # fmt: skip
+MLA: dict[str, Any] = {key: value for key, value in LATENT.items() if "expert" not in key and not key.startswith("moe")}
+DEEPSEEK: dict[str, Any] = {
+    **{key: value for key, value in GROUPED.items() if key != "intermediate_size"}, "n_routed_experts": 4, "n_shared_experts": 1,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 48,
+}  # fmt: skip
 DELTA: dict[str, Any] = {
     **HEADS, "linear_key_head_dim": 8, "linear_value_head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
 }  # fmt: skip
@@ -76,6 +81,17 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
             "first_k_dense_replace": 1, "sliding_window": None,
         },
     ),
+    "hyperclovax": ("hyperclovax", {**GROUPED, "head_dim": 16}),
+    "vaultgemma": ("vaultgemma", {**HEADS, "sliding_window": 8}),
+    "cwm": ("cwm", {**HEADS, "sliding_window": 8}),
+    "jais2": ("jais2", HEADS),
+    "flex_olmo": ("flex_olmo", {**GROUPED, "num_experts": 4, "num_experts_per_tok": 2}),
+    "solar_open": ("solar_open", {**DEEPSEEK, "head_dim": 24}),
+    "exaone_moe": (
+        "exaone_moe", {**GROUPED, "sliding_window": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48},
+    ),
+    "youtu": ("youtu", MLA),
+    "minicpm3": ("minicpm3", MLA),
     "glm4_moe_lite": ("glm4_moe_lite", {**LATENT, "mlp_layer_types": ["dense"] * 2 + ["sparse"] * 2}),
     "glm_moe_dsa": (
         "glm_moe_dsa",
@@ -146,12 +162,14 @@ PARAMETERS: dict[str, int] = {
     "smollm3 with biases": 228_288, "granite": 225_856, "granite with biases": 228_288, "granitemoe": 632_384,
     "granitemoeshared": 706_112, "helium": 225_856, "arcee": 205_376, "apertus": 180_936, "nemotron": 205_952,
     "hunyuan_v1_dense": 250_624, "hunyuan_v1_moe": 792_320, "ernie4_5": 229_952, "ernie4_5 with biases": 232_640, "ernie4_5_moe": 270_656,
-    "seed_oss": 251_200, "ministral": 250_432, "ministral3": 250_432, "minimax_m2": 657_536, "dots1": 315_904, "glm4_moe_lite": 260_384,
-    "glm_moe_dsa": 255_648, "internlm3": 250_432, "gptj": 140_608, "codegen": 140_608, "gpt_neo": 124_288, "gpt_bigcode": 112_192,
-    "gpt_bigcode with heads of their own": 124_672, "starcoder2": 162_624, "starcoder2 without biases": 160_896, "falcon": 106_880,
-    "falcon of 40B": 111_232, "falcon2": 110_976, "falcon of RW": 120_576, "stablelm": 226_432, "stablelm of 12B": 226_816,
-    "persimmon": 200_000, "cohere": 205_120, "cohere with norms": 205_504, "cohere2": 229_696, "phimoe": 634_048, "dbrx": 213_824,
-    "openai-gpt": 124_544, "qwen3_5_text": 247_096, "qwen3_5_moe_text": 285_240, "granitemoehybrid": 760_136,
-    "granitemoehybrid without experts": 200_432, "nemotron_h with experts": 149_656, "bamba": 261_872, "mpt with clamps": 119_104,
+    "seed_oss": 251_200, "ministral": 250_432, "ministral3": 250_432, "minimax_m2": 657_536, "dots1": 315_904, "hyperclovax": 226_368,
+    "vaultgemma": 229_952, "cwm": 250_432, "jais2": 207_936, "flex_olmo": 632_768, "solar_open": 300_608, "exaone_moe": 263_616,
+    "youtu": 214_816, "minicpm3": 214_816, "glm4_moe_lite": 260_384, "glm_moe_dsa": 255_648, "internlm3": 250_432, "gptj": 140_608,
+    "codegen": 140_608, "gpt_neo": 124_288, "gpt_bigcode": 112_192, "gpt_bigcode with heads of their own": 124_672, "starcoder2": 162_624,
+    "starcoder2 without biases": 160_896, "falcon": 106_880, "falcon of 40B": 111_232, "falcon2": 110_976, "falcon of RW": 120_576,
+    "stablelm": 226_432, "stablelm of 12B": 226_816, "persimmon": 200_000, "cohere": 205_120, "cohere with norms": 205_504,
+    "cohere2": 229_696, "phimoe": 634_048, "dbrx": 213_824, "openai-gpt": 124_544, "qwen3_5_text": 247_096, "qwen3_5_moe_text": 285_240,
+    "granitemoehybrid": 760_136, "granitemoehybrid without experts": 200_432, "nemotron_h with experts": 149_656, "bamba": 261_872,
+    "mpt with clamps": 119_104,
 }  # fmt: skip
 """of the class for causal language models in transformers 5.23; statistics that no gradient updates are not counted"""

@@ -125,7 +125,7 @@ def _falcon(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     fields["position"] = "alibi" if tree.get("alibi") else "rotary"
     fields |= dict.fromkeys(("query_key_value_bias", "output_bias", "mlp_bias"), bool(tree.get("bias")))
     read = words("new_decoder_architecture parallel_attn num_kv_heads n_head_kv num_ln_in_parallel_attn multi_query alibi bias")
-    return read | dropout_of("attention_dropout")(fields, tree)
+    return {*read, *dropout_of("attention_dropout")(fields, tree)}
 
 
 FALCON = Family(

@@ -80,6 +80,27 @@ GLM_LITE = DEEPSEEK_V3._replace(
     harmless=DEEPSEEK_V3.harmless | words("head_dim"),
     adjust=together(deepseek, dense_first),
 )
+
+
+def _no_experts(fields: Fields, _: Mapping[str, Any]) -> set[str]:
+    fields["kv_heads"] = 0  # latent attention decompresses keys and values for every head
+    return {"num_key_value_heads"}
+
+
+YOUTU = DEEPSEEK_V3._replace(
+    name="youtu",
+    model_type="youtu",
+    structure={**{key: value for key, value in DEEPSEEK_V3.structure.items() if key != "experts"}, "tied_embeddings": True},
+    keys={key: name for key, name in DEEPSEEK_V3.keys.items() if not name.startswith("experts.")},
+    harmless=DEEPSEEK_V3.harmless | words("head_dim embedding_initializer_range"),
+    adjust=_no_experts,
+)
+MINICPM3 = YOUTU._replace(
+    name="minicpm3",
+    model_type="minicpm3",
+    structure={**YOUTU.structure, "scale_residual": True},
+    harmless=YOUTU.harmless | words("scale_emb scale_depth dim_model_base"),
+)
 GLM_DSA = DEEPSEEK_V32._replace(
     name="glm-moe-dsa",
     model_type="glm_moe_dsa",
@@ -107,4 +128,4 @@ GLM4_MOE = member(
     adjust=together(shared_experts, biases("attention_bias", "query_key_value_bias"), dense_first),
 )  # fmt: skip
 
-FAMILIES = (GPT_OSS, LLAMA4, KIMI_K2, GLM_LITE, GLM_DSA, GLM4_MOE)
+FAMILIES = (GPT_OSS, LLAMA4, KIMI_K2, GLM_LITE, YOUTU, MINICPM3, GLM_DSA, GLM4_MOE)

@@ -11,7 +11,18 @@ from typing import Any
 from parsim.errors import Finding, ModelError
 from parsim.model.families.family import Fields, words
 from parsim.model.families.llama import BIASES, EXPERT_REGISTRATION, GEMMA, REGISTRATION, ROUTER, member
-from parsim.model.families.readers import biases, dropout_of, given, groups, interleaved, shared_experts, together, unrotated, windows
+from parsim.model.families.readers import (
+    biases,
+    dense_first,
+    dropout_of,
+    given,
+    groups,
+    interleaved,
+    shared_experts,
+    together,
+    unrotated,
+    windows,
+)
 
 _ROUTER_LAST = (*REGISTRATION[:5], "mixture.experts", "mixture.router", "mixture.shared", *REGISTRATION[-2:])
 _WIDE_NORM = {"query_key_norm": True, "query_key_norm_over": "projection"}
@@ -102,6 +113,43 @@ HUNYUAN = member("hunyuan-v1-dense", {"query_key_norm": True}, BIASES, stated={"
 ERNIE = member(
     "ernie4-5", {"tied_embeddings": True, "head_dim": 128}, adjust=biases("use_bias", _ALL_BIASES), harmless=words("compression_ratio"),
 )  # fmt: skip
+HYPERCLOVA = GRANITE._replace(
+    name="hyperclovax",
+    model_type="hyperclovax",
+    structure={**GRANITE.structure, "norm_placement": "sandwich", "head_dim": 128},
+    registration=(*REGISTRATION[:5], "attention_norm", "mlp_norm", "attention_output_norm", "mlp_output_norm"),
+    stated={"use_post_norm": (True,)},
+)
+
+
+def _vaultgemma(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    """As Gemma 2, whose scores and logits have bounds where the config is silent."""
+    read = interleaved(4096, 2)(fields, tree)
+    fields |= {"activation": "gelu-tanh"}
+    for key, name, usual in (("attn_logit_softcapping", "softcap_attention", 50.0), ("final_logit_softcapping", "softcap_logits", 30.0)):
+        fields[name] = tree.get(key, usual) is not None
+    return read | {"hidden_act", "hidden_activation", "attn_logit_softcapping", "final_logit_softcapping"}
+
+
+VAULTGEMMA = member("vaultgemma", dict(GEMMA.structure), BIASES, adjust=_vaultgemma)
+
+
+def _cwm(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    """Every fourth layer from the first sees all keys, unless the config says otherwise."""
+    layers = int(fields["layers"])
+    types = tree.get("layer_types") or ["full_attention" if layer % 4 == 0 else "sliding_attention" for layer in range(layers)]
+    return interleaved(8192, 4)(fields, {**tree, "layer_types": types})
+
+
+CWM = member("cwm", {"head_dim": 128}, {"mlp_bias": "mlp_bias"}, adjust=_cwm)
+JAIS = member(
+    "jais2",
+    {
+        "normalisation": "layernorm", "gated": False, "activation": "relu2", "head_dim": 128, "query_key_value_bias": True,
+        "output_bias": True, "mlp_bias": True,
+    },
+    {**BIASES, "mlp_bias": "mlp_bias"},
+)  # fmt: skip
 SEED = member(
     "seed-oss",
     {"query_key_value_bias": True, "head_dim": 128},
@@ -115,6 +163,13 @@ MINISTRAL = member("ministral", {}, adjust=windows, also=("ministral3",))
 OLMOE = member(
     "olmoe", _WIDE_NORM, {**BIASES, **_COUNT, "norm_topk_prob": "experts.renormalise"}, EXPERT_REGISTRATION, harmless=ROUTER, adjust=_CLIPS
 )  # fmt: skip
+FLEX_OLMO = OLMO2._replace(
+    name="flex-olmo",
+    model_type="flex_olmo",
+    registration=(*REGISTRATION[:3], "mixture.router", "mixture.experts", "attention_output_norm", "mlp_output_norm"),
+    keys={**OLMO2.keys, **_COUNT, "norm_topk_prob": "experts.renormalise"},
+    harmless=OLMO2.harmless | ROUTER,
+)
 GRANITE_MOE = member(
     "granitemoe",
     {"scale_residual": True, "scale_logits": True},
@@ -162,6 +217,34 @@ DOTS = member(
     stated={"scoring_func": ("noaux_tc", "sigmoid")},
     harmless=ROUTER,
     adjust=together(windows, shared_experts, groups),
+)  # fmt: skip
+SOLAR = DOTS._replace(
+    name="solar-open",
+    model_type="solar_open",
+    structure={**DOTS.structure, "query_key_norm": False, "head_dim": 128, "mlp": 0},
+    keys={**DOTS.keys, "attention_bias": "query_key_value_bias"},
+    registration=(*REGISTRATION[:5], "mixture.experts", "mixture.router", "mixture.shared", *REGISTRATION[-2:]),
+    stated={"use_qk_norm": (False,)},
+)
+
+
+def _exaone_moe(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    shared = tree.get("num_shared_experts")
+    fields.setdefault("experts", {})["shared"] = int(1 if shared is None else shared) * int(tree.get("moe_intermediate_size") or 1024)
+    return _exaone4(fields, tree) | dense_first(fields, tree) | groups(fields, tree) | {"num_shared_experts"}
+
+
+EXAONE_MOE = EXAONE4._replace(
+    name="exaone-moe",
+    model_type="exaone_moe",
+    structure={**EXAONE4.structure, "norm_placement": "pre", "experts": {"router_bias": True, "router_dtype": "fp32", "dense_layers": 1}},
+    registration=_ROUTER_LAST,
+    keys={
+        **EXAONE4.keys, **_COUNT, "moe_intermediate_size": "experts.mlp", "first_k_dense_replace": "experts.dense_layers",
+        "norm_topk_prob": "experts.renormalise",
+    },
+    harmless=EXAONE4.harmless | ROUTER,
+    adjust=_exaone_moe,
 )  # fmt: skip
 
 
@@ -236,6 +319,7 @@ ERNIE_MOE = member(
 )  # fmt: skip
 
 FAMILIES = (
+    HYPERCLOVA, VAULTGEMMA, CWM, JAIS, FLEX_OLMO, SOLAR, EXAONE_MOE,
     GEMMA3, GLM, GLM4, OLMO, OLMO2, OLMO3, EXAONE4, SMOLLM3, GRANITE, HELIUM, ARCEE, APERTUS, NEMOTRON, HUNYUAN, ERNIE, SEED, MINISTRAL,
     OLMOE, GRANITE_MOE, GRANITE_SHARED, MINIMAX_M2, DOTS, HUNYUAN_MOE, ERNIE_MOE,
 )  # fmt: skip
