@@ -131,6 +131,20 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "openai-gpt": ("openai-gpt", GPT),
+    "mamba": ("mamba", {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 320, "state_size": 8}),
+    "mamba with other sizes": (
+        "mamba",
+        {
+            "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 320, "expand": 3, "time_step_rank": 5, "conv_kernel": 3,
+            "use_conv_bias": False,
+        },
+    ),
+    "falcon_mamba": ("falcon_mamba", {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 320}),
+    "jamba": (
+        "jamba",
+        {**GROUPED, "num_experts": 4, "num_experts_per_tok": 2, "attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 8},
+    ),
+    "jamba without experts": ("jamba", {**GROUPED, "num_experts": 1, "mamba_dt_rank": 6}),
     "qwen3_5_text": ("qwen3_5_text", DELTA),
     "qwen3_5_moe_text": (
         "qwen3_5_moe_text",
@@ -168,7 +182,8 @@ PARAMETERS: dict[str, int] = {
     "codegen": 140_608, "gpt_neo": 124_288, "gpt_bigcode": 112_192, "gpt_bigcode with heads of their own": 124_672, "starcoder2": 162_624,
     "starcoder2 without biases": 160_896, "falcon": 106_880, "falcon of 40B": 111_232, "falcon2": 110_976, "falcon of RW": 120_576,
     "stablelm": 226_432, "stablelm of 12B": 226_816, "persimmon": 200_000, "cohere": 205_120, "cohere with norms": 205_504,
-    "cohere2": 229_696, "phimoe": 634_048, "dbrx": 213_824, "openai-gpt": 124_544, "qwen3_5_text": 247_096, "qwen3_5_moe_text": 285_240,
+    "cohere2": 229_696, "phimoe": 634_048, "dbrx": 213_824, "openai-gpt": 124_544, "mamba": 79_808, "mamba with other sizes": 118_592,
+    "falcon_mamba": 85_952, "jamba": 463_720, "jamba without experts": 309_464, "qwen3_5_text": 247_096, "qwen3_5_moe_text": 285_240,
     "granitemoehybrid": 760_136, "granitemoehybrid without experts": 200_432, "nemotron_h with experts": 149_656, "bamba": 261_872,
     "mpt with clamps": 119_104,
 }  # fmt: skip

@@ -16,6 +16,7 @@ from parsim.model.linear_attention import LinearAttention, ShortConvolution
 from parsim.model.liveness import tape
 from parsim.model.loss import Loss
 from parsim.model.model import Block, Model, Workload, shard
+from parsim.model.selective_scan import SelectiveScan
 from parsim.model.sparse_attention import LightningIndexer
 
 
@@ -73,6 +74,8 @@ def _cache(model: Model, block: Block, at: Workload) -> Cache | None:
     scan = next((operator for operator in block.operators if isinstance(operator, LinearAttention)), None)
     if scan is not None:
         taps = sum(shard(one.features, at) * (one.taps - 1) for one in block.operators if isinstance(one, ShortConvolution))
+        if isinstance(scan, SelectiveScan):
+            taps += shard(scan.heads, at) * (scan.convolution - 1)
         return Cache(0, state=shard(scan.heads, at) * scan.key_dim * scan.value_dim + taps)
     core = next((operator for operator in block.operators if isinstance(operator, AttentionCore)), None)
     if core is None or not core.causal:

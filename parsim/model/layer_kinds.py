@@ -21,8 +21,9 @@ ALONE = "-E"
 class LinearMixer:
     """A state of fixed size per head in place of keys and values (`parsim.model.linear_attention`); zeros mean "derived"."""
 
-    kind: Literal["retention", "gla", "mamba2", "gated-delta", "kda"]
-    """RetNet 2307.08621; GLA 2312.06635; Mamba-2 2405.21060; Gated DeltaNet 2412.06464; Kimi Delta Attention 2510.26692"""
+    kind: Literal["retention", "gla", "mamba", "mamba2", "gated-delta", "kda"]
+    """RetNet 2307.08621; GLA 2312.06635; Mamba 2312.00752 (`parsim.model.selective_scan`); Mamba-2 2405.21060;
+    Gated DeltaNet 2412.06464; Kimi Delta Attention 2510.26692"""
     heads: int = 0
     """of values; 0 = the attention's heads"""
     key_heads: int = 0
@@ -36,6 +37,10 @@ class LinearMixer:
     convolution: int = 0
     """taps of the short convolution over queries, keys and values; 0 = none"""
     convolution_bias: bool = False
+    step_rank: int = 0
+    """mamba: width of the compressed step"""
+    step_norms: Literal["", "weighted", "plain"] = ""
+    """mamba: norms of step, B and C (Jamba), or such norms without weights (Falcon Mamba)"""
     gate: bool = True
     """the output is normed and multiplied by the SiLU of a projection of the layer's input"""
 
@@ -102,6 +107,15 @@ def _wrong_mixer(config: TransformerConfig) -> list[tuple[str, str, str]]:
     if mixer.kind in ("retention", "gla") and mixer.heads != mixer.key_heads:
         wrong.append(
             ("mixer", f"{mixer.kind} has as many key_heads as heads, not {mixer.key_heads} and {mixer.heads}", "leave key_heads out")
+        )
+    if mixer.kind == "mamba" and not (mixer.step_rank and mixer.convolution and mixer.value_dim == 1 and mixer.key_heads == 1):
+        text = "mamba has channels (heads) of value_dim 1, key_heads 1, a state of key_dim, a convolution and a step_rank"
+        wrong.append(
+            (
+                "mixer",
+                text,
+                "for example {kind: mamba, heads: 5120, key_heads: 1, key_dim: 16, value_dim: 1, convolution: 4, step_rank: 160}",
+            )
         )
     if not mixer.chunk:
         wrong.append(("mixer", "a chunk has at least one token", "leave chunk out: 64"))

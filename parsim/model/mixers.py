@@ -13,6 +13,7 @@ from parsim.model.layer_kinds import LinearMixer
 from parsim.model.linear import Linear
 from parsim.model.linear_attention import GatedNorm, LinearAttention, ShortConvolution
 from parsim.model.row import Row
+from parsim.model.selective_scan import SelectiveScan
 from parsim.model.transformer import TransformerConfig
 
 GLA_DECAY_RANK = 16
@@ -21,6 +22,9 @@ GLA_DECAY_RANK = 16
 
 def add_mixer(config: TransformerConfig, mixer: LinearMixer, row: Row, source: str) -> None:
     """Adds the operators from the normed input `source` up to the projection that joins the residual stream."""
+    if mixer.kind == "mamba":
+        _add_mamba(config, mixer, row, source)
+        return
     widths, names = _projections(mixer)
     projected = row.add(
         Linear("mixer_in", (source,), "mixer_in", config.hidden, widths, bias=False, split="column", parameter_names=names, after_norm=True)
@@ -51,6 +55,19 @@ def add_mixer(config: TransformerConfig, mixer: LinearMixer, row: Row, source: s
         width = mixer.values // mixer.key_heads if whole else mixer.value_dim
         row.add(GatedNorm("mixer_gate_norm", (core, gate), "mixer_gate_norm", mixer.values, width, per_head=not whole, gate_in=held))
     row.add(Linear("mixer_out", (row.last,), "mixer_out", mixer.values, (config.hidden,), bias=False, split="row"))
+
+
+def _add_mamba(config: TransformerConfig, mixer: LinearMixer, row: Row, source: str) -> None:
+    """Channels and gate from one product, the scan, and the product back."""
+    inner = mixer.values
+    row.add(Linear("mixer_in", (source,), "mixer_in", config.hidden, (2 * inner,), bias=False, split="column", after_norm=True))
+    row.add(
+        SelectiveScan(
+            "mixer_core", (row.last,), "mixer_core", "mamba", inner, 1, mixer.key_dim, 1, mixer.chunk, mixer.convolution,
+            step_rank=mixer.step_rank, convolution_bias=mixer.convolution_bias, norms=mixer.step_norms,
+        )
+    )  # fmt: skip
+    row.add(Linear("mixer_out", (row.last,), "mixer_out", inner, (config.hidden,), bias=False, split="row"))
 
 
 def _projections(mixer: LinearMixer) -> tuple[tuple[int, ...], tuple[str, ...]]:

@@ -19,6 +19,7 @@ from parsim.model.linear_attention import GatedNorm, LinearAttention, ShortConvo
 from parsim.model.loss import Loss
 from parsim.model.mixture import GroupedLinear, Router
 from parsim.model.model import Block, Model, Operator, Workload, operator_parameter_count
+from parsim.model.selective_scan import SelectiveScan
 from parsim.model.sparse_attention import HeadProducts, LightningIndexer, SparseCore
 
 PASSES = ("forward", "backward_input", "backward_weight")
@@ -35,6 +36,7 @@ _BY_KIND: Mapping[type, str] = {
     QKNorm: "norm",
     Conv2d: "convolution",
     LinearAttention: "linear attention core",
+    SelectiveScan: "linear attention core",
     ShortConvolution: "short convolution",
     GatedNorm: "norm",
     Router: "router",

@@ -228,6 +228,9 @@ def tensor_findings(model: Model, training: Training, parallelism: Parallelism) 
     findings = []
     rules = [("heads", model.heads), ("key-value heads", model.kv_heads), ("MLP width", int(str(model.facts.get("mlp", 0) or 0)))]
     if mixer := next((one for block in model.blocks for one in block.operators if isinstance(one, LinearAttention)), None):
+        if mixer.kind == "mamba":
+            text = "not supported yet: tensor parallelism with Mamba's selective scan, whose choice of steps needs all channels"
+            return [Finding(text, path, size, "use data or pipeline parallelism")]
         rules += [("heads of linear attention", mixer.heads), ("key heads or groups of linear attention", mixer.key_heads)]
     for name, count in rules:
         if count % size:

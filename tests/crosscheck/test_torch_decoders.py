@@ -14,7 +14,10 @@ from torch_side import counterpart, ids, module, transformers
 from parsim.model import activations
 from parsim.model.model import Workload, parameter_count
 
-SCANS = ("qwen3_5_text", "qwen3_5_moe_text", "granitemoehybrid", "granitemoehybrid without experts", "bamba", "nemotron_h with experts")
+SCANS = (
+    "mamba", "mamba with other sizes", "falcon_mamba", "jamba", "jamba without experts", "qwen3_5_text", "qwen3_5_moe_text",
+    "granitemoehybrid", "granitemoehybrid without experts", "bamba", "nemotron_h with experts",
+)  # fmt: skip
 """whose kernels transformers replaces by Python on this device"""
 NOT_ON_META = ("dbrx", "openai-gpt")
 """their code looks at values"""
@@ -22,7 +25,7 @@ CHOSEN = ("glm_moe_dsa",)
 """transformers computes all scores and masks those that were not chosen"""
 APART = (
     "stablelm of 12B", "dbrx", "qwen3_5_text", "qwen3_5_moe_text", "granitemoeshared", "granitemoehybrid",
-    "granitemoehybrid without experts",
+    "granitemoehybrid without experts", "mamba", "mamba with other sizes", "falcon_mamba", "jamba", "jamba without experts",
 )  # fmt: skip
 """where one of the two has a weight in several parts"""
 NEARLY = {

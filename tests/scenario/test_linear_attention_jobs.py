@@ -40,6 +40,23 @@ def test_a_recurrent_step_costs_the_same_per_token_at_any_length() -> None:
     assert time(llama, 32768) > 1.3 * time(llama, 8192)
 
 
+MAMBA = {
+    "family": "mamba", "hidden": 512, "layers": 2, "vocabulary": 1000, "maximum_sequence": 2048,
+    "mixer": {"heads": 1024, "step_rank": 32},
+}  # fmt: skip
+
+
+def test_mamba_trains_in_time_linear_in_its_tokens_and_not_over_tensor_ranks() -> None:
+    def compute(length: int) -> float:
+        report = simulate(job(MAMBA, {}, 1, sequence_length=length, gradient_accumulation=1, step=False)).document()
+        return float(report["step_time_s"]) / length
+
+    assert compute(131072) == pytest.approx(compute(65536), rel=0.02)
+    with pytest.raises(InputError) as caught:
+        simulate(job(MAMBA, {"tensor": {"size": 2}}, 2))
+    assert "tensor parallelism with Mamba's selective scan" in str(caught.value)
+
+
 def test_nobody_has_measured_such_runs() -> None:
     report = simulate(job(SMALL["retnet-1.3b"], {})).document()
     assert report["confidence"]["status"] == "unvalidated"

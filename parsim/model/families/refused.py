@@ -33,6 +33,7 @@ REFUSED: Mapping[str, str] = {
         ),
         "of flash-linear-attention's models those of retention and of softmax attention alone are read",
     ),
+    **dict.fromkeys(("lfm2", "lfm2_moe"), "gated short convolutions in place of attention"),
     "zamba": "attention layers share their weights and read the embedding a second time",
     "zamba2": "attention layers share their weights and read the embedding a second time",
     "falcon_h1": "attention and a state-space mixer stand side by side in one layer",
