@@ -34,6 +34,7 @@ NEARLY = {
     "apertus": 0.035,  # xIELU keeps what ``where`` chose from
     "ernie4_5": 0.015,  # rotary positions in fp32
     "ernie4_5_moe": 0.01,
+    "solar_open": 0.006,  # choosing groups of experts keeps indices and a mask
 }
 """how far saved bytes may be off where the hidden size is 64; others by 0.5 %: masks of windows, casts of routers' weights"""
 
@@ -45,32 +46,28 @@ def config_of(name: str, **changes: Any) -> Any:
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_parameters_and_flop(name: str) -> None:
+    """Parameters in their order, which DistributedDataParallel's buckets follow."""
     config = config_of(name)
     built = module(config, bits="bf16")
     model = counterpart(config)
     trained = sum(parameter.numel() for parameter in built.parameters() if parameter.requires_grad)
     assert parameter_count(model) == trained == PARAMETERS[name]
+    if name not in APART:
+        found = [p.count for block in model.blocks for p in block.parameters() if not p.buffer and not p.tied]
+        assert found == [parameter.numel() for parameter in built.parameters() if parameter.requires_grad]
     if name in (*SCANS, *NOT_ON_META, *CHOSEN):
         return
-    found = of_torch(built, "eager", input_ids=ids(BATCH, SEQUENCE), labels=ids(BATCH, SEQUENCE))
-    assert of_parsim(model, Workload(BATCH, SEQUENCE, attention="eager", dropout=float(str(model.facts["dropout"])))) == found
+    flop = of_torch(built, "eager", input_ids=ids(BATCH, SEQUENCE), labels=ids(BATCH, SEQUENCE))
+    assert of_parsim(model, Workload(BATCH, SEQUENCE, attention="eager", dropout=float(str(model.facts["dropout"])))) == flop
 
 
-@pytest.mark.parametrize("name", [name for name in DECODERS if name not in (*SCANS, *NOT_ON_META, *CHOSEN)])
+@pytest.mark.parametrize("name", [name for name in DECODERS if " with" not in name and name not in (*SCANS, *NOT_ON_META, *CHOSEN)])
 def test_saved_bytes_of_eager_attention(name: str) -> None:
     config = config_of(name)
     config.use_cache = False
     model = counterpart(config)
     predicted = activations.saved_bytes(model, workload(model, "bf16", "eager", train=True))
     assert predicted == pytest.approx(measured(config, "bf16", "eager", train=True), rel=NEARLY.get(config.model_type, 0.005))
-
-
-@pytest.mark.parametrize("name", [name for name in DECODERS if name not in APART])
-def test_registration_order(name: str) -> None:
-    """DistributedDataParallel's buckets follow it."""
-    built = module(config_of(name))
-    found = [p.count for block in counterpart(built.config).blocks for p in block.parameters() if not p.buffer and not p.tied]
-    assert found == [parameter.numel() for parameter in built.parameters() if parameter.requires_grad]
 
 
 @pytest.mark.parametrize(
