@@ -332,10 +332,8 @@ class LayerNorm(Layer):
         if self.weights:
             saves = spelled_out(self.name, count, self.hidden, statistics)
             forward, backward = Memory(48 * count + 2 * size, launches=10), Memory(112 * count + 2 * size, launches=18)
-        return Work(
-            (forward,), (backward,), output=size, input_gradients=(size,), saves=saves, forward_temporary=4 * count,
-            backward_temporary=8 * count,
-        )  # fmt: skip
+        work = Work((forward,), (backward,), output=size, input_gradients=(size,), saves=saves)
+        return work._replace(forward_temporary=4 * count, backward_temporary=8 * count)
 
 
 def spelled_out(name: str, count: int, weights: int, statistics: int) -> tuple[Save, ...]:

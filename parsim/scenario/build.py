@@ -280,6 +280,9 @@ class Builder(MachineBuilder):
 
             value = f"{SCAN_SHARE:g} of fused attention's rate"
             self._assume("linear_attention", value, "estimate from the Mamba-2 paper (2405.21060), figure 10", "default")
+        if model.facts.get("query_key_norm_over") == "projection" and self.settings.parallel.tensor.size > 1:
+            value = "each tensor rank norms its own heads; the two sums per token over ranks are left out"
+            self._assume("query_key_norm", value, "a few bytes per token (OLMo 2, MiniMax-M2)", "parallel.tensor.size")
         if model.facts.get("chosen_keys"):
             value = "chosen keys read once per query, scores of 1,024 queries at a time; the indexer is not trained"
             self._assume("sparse_attention", value, "within 8 % of deepseek-ai/FlashMLA's forward rates; backward unknown", "default")

@@ -64,6 +64,12 @@ def test_nobody_has_measured_such_runs() -> None:
     assert share["value"] == "0.3 of fused attention's rate"
 
 
+@pytest.mark.parametrize(("model", "left_out"), [("olmo-2-7b", True), ("qwen3-8b", False)])
+def test_norms_over_all_heads_are_made_rank_by_rank(model: str, left_out: bool) -> None:
+    report = simulate(job({"base": model, "layers": 1}, {"tensor": {"size": 2}}, 2)).document()
+    assert ("query_key_norm" in [one["name"] for one in report["assumptions"]]) is left_out
+
+
 @pytest.mark.parametrize(
     ("name", "parallel", "words"),
     [
