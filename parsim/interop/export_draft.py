@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from parsim.errors import Finding, InputError, PlanError
+from parsim.errors import Finding, InputError, PlanError, ScenarioError
 from parsim.hardware.kernels import kernel_time
 from parsim.interop.keys import KeyTable
 from parsim.model.catalogue import read_architecture
@@ -120,6 +120,9 @@ def preset_name(precision: Precision) -> str:
 def job_of(scenario: Scenario) -> ExportJob:
     """The job that `scenario` describes. Raises an `InputError` with every finding where it cannot be planned."""
     built = build(scenario)
+    if built.model.facts.get("encoder") or built.model.facts.get("vision"):
+        text = f"not supported yet: exporting {built.model.name}, a model of several stacks"
+        raise ScenarioError(scenario.findings_at([Finding(text, "model", built.model.name, "write the launch by hand")]))
     clock = clock_of(built) if built.effects_of_kinds else partial(kernel_time, built.cluster.device(built.gpus[0]))
     try:
         planned = plan(built.model, built.cluster, built.training, built.parallelism, built.runtime, clock, built.gpus, dict(built.slow))

@@ -10,7 +10,9 @@ from dataclasses import asdict, replace
 
 from parsim.model.attention import AttentionCore, QKNorm, Rotary, RotaryTables
 from parsim.model.convolution import Conv2d
-from parsim.model.elementwise import Activation, Dropout, GatedActivation, Prefix, ResidualAdd, Scale
+from parsim.model.cross_attention import RelativeBias
+from parsim.model.elementwise import Activation, Dropout, GatedActivation, LayerScale, Prefix, ResidualAdd, Scale
+from parsim.model.encoder_memory import add_cross_attention
 from parsim.model.families import FAMILIES
 from parsim.model.heads import head_block
 from parsim.model.latent_attention import add_latent_attention, add_sparse_attention
@@ -35,7 +37,7 @@ def build_transformer(config: TransformerConfig, *, name: str, tensor: int = 1, 
     config = replace(config, vocab_divisible_by=config.vocab_divisible_by or divisor)
     padded = padded_vocabulary(config, tensor)
     kinds = [config.kind(i) for i in range(config.layers)]
-    made = {kind: _layer(config, kind) for kind in dict.fromkeys(kinds)}
+    made = {kind: layer_block(config, kind) for kind in dict.fromkeys(kinds)}
     active = {kind: _active_share(config, block) for kind, block in made.items() if kind.mixture}
     predicts = [_prediction(config, padded, number) for number in range(config.mtp)]
     shares = {1 + i: active[kind] for i, kind in enumerate(kinds) if kind in active}
@@ -43,7 +45,7 @@ def build_transformer(config: TransformerConfig, *, name: str, tensor: int = 1, 
         shares |= {1 + config.layers + number: _active_share(config, block) for number, block in enumerate(predicts)}
     return Model(
         name=name,
-        blocks=(_embedding(config, padded), *(made[kind] for kind in kinds), *predicts, head_block(config, padded, loss)),
+        blocks=(embedding_block(config, padded), *(made[kind] for kind in kinds), *predicts, head_block(config, padded, loss)),
         block_names=("embedding", *(f"layer {i}" for i in range(config.layers)), *_prediction_names(config), "head"),
         hidden=config.hidden,
         layers=config.layers,
@@ -54,7 +56,7 @@ def build_transformer(config: TransformerConfig, *, name: str, tensor: int = 1, 
         vocabulary_padded=padded,
         maximum_sequence=config.maximum_sequence,
         active_fraction_blocks=shares,
-        facts=_facts(config),
+        facts=architecture_facts(config),
     )
 
 
@@ -67,7 +69,7 @@ def padded_vocabulary(config: TransformerConfig, tensor: int) -> int:
     return -(-config.vocabulary // multiple) * multiple if multiple else config.vocabulary
 
 
-def _facts(config: TransformerConfig) -> dict[str, object]:
+def architecture_facts(config: TransformerConfig) -> dict[str, object]:
     """Every architectural field, the nested ones as plain numbers."""
     facts: dict[str, object] = asdict(config)
     experts, latent = config.experts, config.latent
@@ -94,21 +96,31 @@ def _active_share(config: TransformerConfig, block: Block) -> float:
     return (everything - experts + visited) / everything
 
 
-def _embedding(config: TransformerConfig, vocabulary: int) -> Block:
-    width, row, image = config.embedding_width, Row(), config.image
+def embedding_block(config: TransformerConfig, vocabulary: int) -> Block:
+    """Everything before the first layer."""
+    row, image = Row(), config.image
     if image is not None:
         patch, side = (image.patch, image.patch), (image.size, image.size)
         row.add(Conv2d("patches", ("input",), "patches", image.channels, config.hidden, patch, side, patch))
-        row.add(Prefix("prefix", (row.last,), "prefix", config.hidden, image.patches + 1))
+        row.add(Prefix("prefix", (row.last,), "prefix", config.hidden, image.tokens, image.class_tokens, image.mask_token))
         row.add(Dropout("embedding_dropout", (row.last,), "embedding_dropout", config.hidden))
         return row.block("embedding", ("prefix", "patches"))
-    positions = config.maximum_sequence + config.position_offset if config.position == "learned" else 0
-    projected = width != config.hidden
-    at_once = 0 if projected else positions
+    embed_words(config, vocabulary, row)
+    return row.block("embedding")
+
+
+def embed_words(config: TransformerConfig, vocabulary: int, row: Row, words: str = "input", tied: str = "") -> None:
+    """The hidden states that the first layer reads, of the ids called `words`; `tied`: the table whose rows they are, if another block's."""
+    width = config.embedding_width
+    frozen = config.position == "sinusoidal"
+    positions = config.maximum_sequence + config.position_offset if config.position == "learned" or frozen else 0
+    last = width != config.hidden and config.embedding_projects_last
+    projected = width != config.hidden and not last
+    at_once = 0 if projected or frozen else positions
     row.add(
         Embedding(
             "word_embeddings",
-            ("input",),
+            (words,),
             "word_embeddings",
             vocabulary,
             width,
@@ -116,22 +128,24 @@ def _embedding(config: TransformerConfig, vocabulary: int) -> Block:
             at_once,
             config.token_types,
             config.positions_per_sample,
+            tied=tied,
         )
     )
     if projected:
         row.add(Linear("project_in", (row.last,), "project_in", width, (config.hidden,), bias=False))
-    if projected and positions:
-        row.add(Prefix("positions", (row.last,), "positions", config.hidden, positions, tokens=0))
+    if positions and not at_once:
+        row.add(Prefix("positions", (row.last,), "positions", config.hidden, positions, tokens=0, trainable=not frozen))
     if config.embedding_norm:
-        row.add(norm(config, "embedding_norm", row.last))
+        row.add(norm(replace(config, hidden=width) if last else config, "embedding_norm", row.last))
     if config.embedding_dropout:
-        row.add(Dropout("embedding_dropout", (row.last,), "embedding_dropout", config.hidden))
+        row.add(Dropout("embedding_dropout", (row.last,), "embedding_dropout", width if last else config.hidden))
+    if last:
+        row.add(Linear("project_in", (row.last,), "project_in", width, (config.hidden,)))
     if config.position == "rotary":
         rotated = config.latent.rotary_dim if config.latent else int(config.head_dim * config.rotary_fraction)
         if config.mixer is not None and not config.attention_layers:
             rotated = config.mixer.key_dim
         row.add(RotaryTables("rotary_tables", (row.last,), "rotary_tables", rotated))
-    return row.block("embedding")
 
 
 def _prediction_names(config: TransformerConfig) -> tuple[str, ...]:
@@ -147,7 +161,8 @@ def _prediction(config: TransformerConfig, vocabulary: int, number: int) -> Bloc
     return row.block("mtp")
 
 
-def _layer(config: TransformerConfig, kind: LayerKind) -> Block:
+def layer_block(config: TransformerConfig, kind: LayerKind) -> Block:
+    """A layer of this kind."""
     row = Row()
     if config.one_sublayer:
         _add_sublayer(config, kind, row)
@@ -165,7 +180,7 @@ def _add_layer(config: TransformerConfig, kind: LayerKind, row: Row) -> None:
         normed = row.add(norm(config, "mlp_norm", stream))
         row.add(ResidualAdd("mlp_residual", (_mlp(config, kind.mixture, row, normed), stream), "mlp_residual", config.hidden))
         return
-    if not post and not output:
+    if not post and not output and kind.normed:
         normed = row.add(norm(config, "attention_norm", stream))
     attended = _attention(config, kind, row, normed)
     if config.parallel_residual:
@@ -178,7 +193,9 @@ def _add_layer(config: TransformerConfig, kind: LayerKind, row: Row) -> None:
     normed = stream
     if post:
         stream = normed = row.add(norm(config, "attention_norm", stream))
-    elif not output:
+    if config.encoder is not None:
+        stream = normed = add_cross_attention(config, config.encoder.tokens, row, stream)
+    if not post and not output:
         normed = row.add(norm(config, "mlp_norm", stream))
     added = _mlp(config, kind.mixture, row, normed)
     row.add(ResidualAdd("mlp_residual", (added, stream), "mlp_residual", config.hidden))
@@ -266,9 +283,13 @@ def _query_key_value(config: TransformerConfig, kind: LayerKind, row: Row) -> No
     names: tuple[str, ...] = ("query", "key", "value")
     if config.fused_query_key_value:
         widths, names = (sum(widths),), ()
-    bias = config.query_key_value_bias
+    bias: bool | tuple[bool, ...] = config.query_key_value_bias
+    if not config.key_bias and names:
+        bias = (config.query_key_value_bias, False, config.query_key_value_bias)
     alone = _norms_feed_products(config)
     row.add(Linear("query_key_value", (row.last,), "query_key_value", config.hidden, widths, bias, "column", names, after_norm=alone))
+    if kind.relative:
+        row.add(RelativeBias("relative_bias", (row.last,), "relative_bias", config.relative_buckets, heads))
     if config.clip_query_key_value:
         row.add(Activation("query_key_value_clip", (row.last,), "query_key_value_clip", sum(widths), "clamp", "column"))
     if config.query_key_norm and (kind.rotates or config.query_key_norm_everywhere):
@@ -300,6 +321,8 @@ def _mlp(config: TransformerConfig, mixture: bool, row: Row, source: str) -> str
         row.add(GatedActivation("mlp_activation", (row.last,), "mlp_activation", config.mlp, config.activation))
     else:
         row.add(Activation("mlp_activation", (row.last,), "mlp_activation", config.mlp, config.activation, "column", "mlp"))
+    if config.activation_dropout:
+        row.add(Dropout("mlp_activation_dropout", (row.last,), "mlp_activation_dropout", config.mlp, "column"))
     row.add(Linear("mlp_down", (row.last,), "mlp_down", config.mlp, (config.hidden,), config.mlp_bias, "row"))
     return _leave(config, row, "mlp")
 
@@ -326,7 +349,9 @@ def _experts(config: TransformerConfig, experts: Experts, source: str) -> tuple[
 
 
 def _leave(config: TransformerConfig, row: Row, sublayer: str) -> str:
-    """Behind a sublayer: its dropout, its norm where that stands here, and a constant."""
+    """Behind a sublayer: a weight per feature, its dropout, its norm where that stands here, and a constant."""
+    if config.layer_scale:
+        row.add(LayerScale(f"{sublayer}_scale", (row.last,), f"{sublayer}_scale", config.hidden))
     row.add(Dropout(f"{sublayer}_dropout", (row.last,), f"{sublayer}_dropout", config.hidden))
     if config.scale_residual:
         row.add(Scale(f"{sublayer}_scale", (row.last,), f"{sublayer}_scale", config.hidden))

@@ -19,6 +19,7 @@ from parsim.errors import Finding, ModelError
 from parsim.model.blocks import build_transformer
 from parsim.model.families import FAMILIES
 from parsim.model.huggingface import merged, read_config
+from parsim.model.lengths import Lengths
 from parsim.model.model import Model
 from parsim.model.transformer import TransformerConfig, configure
 
@@ -28,11 +29,21 @@ LABELS = frozenset({"name", "aliases", "source", "parameters", "active_parameter
 """keys of a transformer file that describe it and change nothing; the two counts are what the source states"""
 
 
-def build_model(tree: Mapping[str, Any], *, name: str, base_lookup: Lookup, tensor: int = 1, loss: str = "auto", divisor: int = 0) -> Model:
+def build_model(
+    tree: Mapping[str, Any],
+    *,
+    name: str,
+    base_lookup: Lookup,
+    tensor: int = 1,
+    loss: str = "auto",
+    divisor: int = 0,
+    lengths: Lengths = Lengths(),  # noqa: B008 - immutable
+) -> Model:
     """The model that `tree` describes.
 
     `base_lookup` returns the tree of a catalogue name, alias or path; it is called for ``base:`` only. `tensor` is the
-    tensor-parallel size; `loss` is the scenario's ``training.loss``; `divisor` is what the stack pads vocabularies to a multiple of.
+    tensor-parallel size; `loss` is the scenario's ``training.loss``; `divisor` is what the stack pads vocabularies to a multiple of;
+    `lengths` are those of samples with two kinds of tokens.
     Raises `ModelError` where the tree is of no known kind, or a field is unknown, missing or contradictory.
     """
     kind, tree = _unfold(tree, base_lookup, ())
@@ -44,7 +55,12 @@ def build_model(tree: Mapping[str, Any], *, name: str, base_lookup: Lookup, tens
         from parsim.model.stages import build_stages
 
         return build_stages(_fields(tree), name=name)
-    return build_transformer(_config(kind, tree, "model"), name=name, tensor=tensor, loss=loss, divisor=divisor)
+    config = _config(kind, tree, "model")
+    if config.encoder is not None:
+        from parsim.model.encoder_decoder import build_encoder_decoder
+
+        return build_encoder_decoder(config, config.encoder, name=name, lengths=lengths, tensor=tensor, loss=loss, divisor=divisor)
+    return build_transformer(config, name=name, tensor=tensor, loss=loss, divisor=divisor)
 
 
 def read_architecture(tree: Mapping[str, Any], *, base_lookup: Lookup, path: str = "model") -> TransformerConfig:

@@ -201,13 +201,17 @@ class Prefix(Layer):
     """rows of the position table (the sequence length)"""
     tokens: int = 1
     """class tokens"""
+    mask_token: bool = False
+    """a row for patches that are hidden"""
     split: Split = "replicated"
     selective: str = ""
     trainable: bool = True
 
     def parameters(self) -> tuple[Parameter, ...]:
         """Class tokens and positions."""
-        shapes = {"cls_token": (1, self.tokens, self.width)} if self.tokens else {}
+        shapes: dict[str, tuple[int, ...]] = {"cls_token": (1, self.tokens, self.width)} if self.tokens else {}
+        if self.mask_token:
+            shapes["mask_token"] = (1, self.width)
         shapes["position_embeddings"] = (1, self.positions, self.width)
         return tuple(Parameter(f"{self.name}.{name}", shape, trainable=self.trainable) for name, shape in shapes.items())
 
@@ -216,6 +220,42 @@ class Prefix(Layer):
         size = at.tokens * self.width * at.element
         patches = at.batch * (at.sequence - self.tokens) * self.width * at.element
         return Work((Memory(5 * size, launches=2),), (Memory(3 * size, launches=2),), (), size, (patches,), forward_temporary=size)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerScale(Layer):
+    """A weight per feature (CaiT, 2103.17239): keeps its input for the weight."""
+
+    features: int
+    split: Split = "replicated"
+    selective: str = ""
+    trainable: bool = True
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Weight [features]."""
+        return (Parameter(f"{self.name}.lambda1", (self.features,), trainable=self.trainable),)
+
+    def training_work(self, at: Workload) -> Work:
+        """Memory-bound both ways; the weight's gradient is a product summed over rows."""
+        size = elements(at, self.features) * at.element
+        weight = (Memory(5 * size, launches=2),) if self.trainable else ()
+        saves = (Save(self.inputs[0], size, "weight"),) if self.trainable else ()
+        return Work((Memory(2 * size),), (Memory(2 * size),), weight, size, (size,), saves)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPatches(Layer):
+    """The first token beside the mean of the patches behind `tokens` of an image: [b, 2 h]."""
+
+    features: int
+    tokens: int = 1
+    split: Split = "replicated"
+    selective: str = ""
+
+    def training_work(self, at: Workload) -> Work:
+        """Reads all tokens; their gradient is a tensor of full size."""
+        size, row = elements(at, self.features) * at.element, at.batch * self.features * at.element
+        return Work((Memory(size + 4 * row, launches=2),), (Memory(2 * size, launches=3),), output=2 * row, input_gradients=(size,))
 
 
 @dataclass(frozen=True, slots=True)

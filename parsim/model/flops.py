@@ -32,7 +32,7 @@ class Convention(NamedTuple):
     meaning: str
     flop: Callable[[Model, int, Recompute], float]
     """(model, sequence length, recomputation) -> FLOP per token, forward and backward"""
-    applies: Callable[[Model], bool] = lambda model: model.sequence
+    applies: Callable[[Model], bool] = lambda model: _is_one_stack(model)
 
 
 class Again(NamedTuple):
@@ -118,7 +118,7 @@ def block_flop(block: Block, sequence: int = 1) -> PassFlop:
     Attention's backward counts its 4 products (2 x forward, none of them a weight gradient), not what a fused kernel
     recomputes.
     """
-    at = _workload(sequence)
+    at = _workload(sequence).tokens_in(block)
     each = [operator_flop(operator, at) for operator in block.operators]
     return PassFlop(
         math.fsum(passes.forward for passes in each),
@@ -169,14 +169,15 @@ def _distinct(model: Model) -> list[tuple[Block, int]]:
 
 def _core(block: Block, sequence: int, *, causal: bool = True) -> float:
     """Forward FLOP of the attention core of one sample; `causal` False counts masked pairs too."""
-    works = (operator.work(_workload(sequence)) for operator in block.operators)
+    at = _workload(sequence).tokens_in(block)
+    works = (operator.work(at) for operator in block.operators)
     kernels = (kernel for work in works for kernel in work.forward)
     return math.fsum(_useful(kernel, causal=causal) for kernel in kernels if isinstance(kernel, Attention | SparseAttention))
 
 
 def _chooses(block: Block, sequence: int) -> float:
     """Forward FLOP of one sample in what has no backward pass: indexers."""
-    at = _workload(sequence)
+    at = _workload(sequence).tokens_in(block)
     return math.fsum(operator_flop(one, at).forward for one in block.operators if isinstance(one, LightningIndexer))
 
 
@@ -265,11 +266,16 @@ def _is_gpt(model: Model) -> bool:
     facts = model.facts
     plain = not facts.get("mixer") and not facts.get("gated") and not facts.get("experts") and not facts.get("latent")
     same = model.kv_heads == model.heads and model.heads * model.head_dim == model.hidden
-    return model.sequence and plain and same and facts.get("mlp") == 4 * model.hidden
+    return _is_one_stack(model) and plain and same and facts.get("mlp") == 4 * model.hidden
+
+
+def _is_one_stack(model: Model) -> bool:
+    """All of it works on the same tokens: closed forms have one number of them."""
+    return model.sequence and not model.facts.get("encoder") and not model.facts.get("vision")
 
 
 def _is_dense(model: Model) -> bool:
-    return model.sequence and not model.facts.get("experts")
+    return _is_one_stack(model) and not model.facts.get("experts")
 
 
 CONVENTIONS: dict[str, Convention] = {

@@ -67,7 +67,7 @@ class GradientFlow:
 
     def _storages(self) -> dict[str, str]:
         """Tensor name -> storage name, where the boundary names win."""
-        storage = {"input": "input"}
+        storage = {"input": "input", **{name: name for name in self.block.beside}}
         self.producer: dict[str, int] = {}
         for index, (operator, work) in enumerate(zip(self.operators, self.works, strict=True)):
             for name in operator.inputs:
@@ -119,7 +119,7 @@ class GradientFlow:
 
     def _requires(self, input_gradient: bool) -> dict[str, bool]:
         """Tensor name -> whether autograd records it."""
-        recorded = {"input": input_gradient}
+        recorded = {"input": input_gradient, **dict.fromkeys(self.block.beside, True)}
         for operator, work in zip(self.operators, self.works, strict=True):
             flows = any(recorded[name] and gradient >= 0 for name, gradient in zip(operator.inputs, work.input_gradients, strict=True))
             recorded[operator.output] = flows or any(parameter.trainable for parameter in operator.parameters())

@@ -12,7 +12,7 @@ from typing import Literal, cast
 
 from parsim.errors import Finding, ModelError
 from parsim.kernel import Memory
-from parsim.model.elementwise import Activation, Dropout, LayerNorm, SelectToken
+from parsim.model.elementwise import Activation, Dropout, LayerNorm, PoolPatches, SelectToken
 from parsim.model.linear import Linear
 from parsim.model.loss import Loss, ScaledLogits, Softcap
 from parsim.model.model import Block, Layer, Split, Work, Workload, elements
@@ -53,6 +53,8 @@ def head_block(config: TransformerConfig, vocabulary: int, loss: str = "auto") -
         return _predictions(config, vocabulary, row, cast("Kind", kind))
     if config.final_norm:
         row.add(norm(config, "final_norm", row.last))
+    if config.final_dropout:
+        row.add(Dropout("final_dropout", (row.last,), "final_dropout", config.hidden))
     return _HEADS[config.task](config, vocabulary, row, cast("Kind", kind))
 
 
@@ -60,7 +62,7 @@ def _causal(config: TransformerConfig, vocabulary: int, row: Row, kind: Kind) ->
     width = config.embedding_width
     if width != config.hidden:
         row.add(Linear("project_out", (row.last,), "project_out", config.hidden, (width,), bias=False))
-    _logits(config, vocabulary, row, kind, shifted=True)
+    _logits(config, vocabulary, row, kind, shifted=config.encoder is None)
     return row.block("head")
 
 
@@ -104,6 +106,10 @@ def _masked(config: TransformerConfig, vocabulary: int, row: Row, kind: Kind) ->
 
 def _pretraining(config: TransformerConfig, vocabulary: int, row: Row, kind: Kind) -> Block:
     hidden = row.last
+    if config.discriminates:
+        row.add(Linear("discriminator", (hidden,), "discriminator", config.hidden, (config.hidden,)))
+        row.add(Activation("discriminator_activation", (row.last,), "discriminator_activation", config.hidden, config.activation))
+        return _per_token(config, "discriminator_output", 1, row, kind)
     pooled = _pool(config, row, hidden)
     _masked_words(config, vocabulary, row, kind, hidden)
     masked = row.last
@@ -117,9 +123,7 @@ def _classification(config: TransformerConfig, _: int, row: Row, kind: Kind) -> 
     if config.causal:
         return _scored(config, row, kind)
     _pool(config, row, row.last)
-    row.add(Dropout("classifier_dropout", (row.last,), "classifier_dropout", config.hidden, per_sample=True))
-    row.add(Linear("classifier", (row.last,), "classifier", config.hidden, (config.labels,), per_sample=True))
-    row.add(Loss("loss", (row.last,), "loss", config.labels, kind, per_sample=True, split="replicated", upcast=False))
+    _classifier(config, row, kind)
     return row.block("head")
 
 
@@ -132,30 +136,49 @@ def _scored(config: TransformerConfig, row: Row, kind: Kind) -> Block:
 
 
 def _token_classification(config: TransformerConfig, _: int, row: Row, kind: Kind) -> Block:
+    if config.head_transform:
+        _transform(config, row, row.last)
     row.add(Dropout("classifier_dropout", (row.last,), "classifier_dropout", config.hidden))
-    row.add(Linear("classifier", (row.last,), "classifier", config.hidden, (config.labels,)))
-    row.add(Loss("loss", (row.last,), "loss", config.labels, kind, split="replicated", upcast=config.causal))
-    return row.block("head")
+    return _per_token(config, "classifier", config.labels, row, kind)
 
 
 def _question_answering(config: TransformerConfig, _: int, row: Row, kind: Kind) -> Block:
     """Two softmaxes over the tokens of a sample: as many elements as one over two classes for each of them."""
-    row.add(Linear("qa_outputs", (row.last,), "qa_outputs", config.hidden, (2,)))
-    row.add(Loss("loss", (row.last,), "loss", 2, kind, split="replicated", upcast=False))
+    if config.head_transform:
+        _transform(config, row, row.last)
+    return _per_token(config, "qa_outputs", 2, row, kind)
+
+
+def _per_token(config: TransformerConfig, name: str, labels: int, row: Row, kind: Kind) -> Block:
+    row.add(Linear(name, (row.last,), name, config.hidden, (labels,)))
+    upcast = config.causal and name == "classifier"
+    row.add(Loss("loss", (row.last,), "loss", labels, kind, split="replicated", upcast=upcast))
     return row.block("head")
 
 
-def _image(config: TransformerConfig, _: int, row: Row, kind: Kind) -> Block:
-    row.add(SelectToken("first_token", (row.last,), "first_token", config.hidden))
+def _classifier(config: TransformerConfig, row: Row, kind: Kind) -> None:
+    """Over one row per sample."""
+    row.add(Dropout("classifier_dropout", (row.last,), "classifier_dropout", config.hidden, per_sample=True))
     row.add(Linear("classifier", (row.last,), "classifier", config.hidden, (config.labels,), per_sample=True))
+    row.add(Loss("loss", (row.last,), "loss", config.labels, kind, per_sample=True, split="replicated", upcast=False))
+
+
+def _image(config: TransformerConfig, _: int, row: Row, kind: Kind) -> Block:
+    width = config.hidden
+    if config.image is not None and config.image.pools_patches:
+        row.add(PoolPatches("pooled", (row.last,), "pooled", config.hidden, config.image.class_tokens))
+        width = 2 * config.hidden
+    else:
+        row.add(SelectToken("first_token", (row.last,), "first_token", config.hidden))
+    row.add(Linear("classifier", (row.last,), "classifier", width, (config.labels,), per_sample=True))
     row.add(Loss("loss", (row.last,), "loss", config.labels, kind, per_sample=True, split="replicated", upcast=False))
     return row.block("head")
 
 
 def _encoder(config: TransformerConfig, _: int, row: Row, kind: Kind) -> Block:
-    """No head: both outputs of the bare model are summed, so that every parameter has a gradient. Decoders have one."""
+    """No head: all outputs of the bare model are summed, so that every parameter has a gradient. Decoders have one."""
     hidden = row.last
-    if config.causal:
+    if config.causal or not config.bare_pooler:
         row.add(Loss("hidden_sum", (hidden,), "hidden_sum", config.hidden, kind, split="replicated"))
         return row.block("head")
     pooled = _pool(config, row, hidden)
@@ -167,15 +190,24 @@ def _encoder(config: TransformerConfig, _: int, row: Row, kind: Kind) -> Block:
 
 def _pool(config: TransformerConfig, row: Row, hidden: str) -> str:
     row.add(SelectToken("first_token", (hidden,), "first_token", config.hidden))
-    row.add(Linear("pooler", (row.last,), "pooler", config.hidden, (config.hidden,), per_sample=True))
-    return row.add(Activation("pooler_activation", (row.last,), "pooler_activation", config.hidden, "tanh", per_sample=True))
+    bias, word = not config.head_transform, config.pooler_activation
+    row.add(Linear("pooler", (row.last,), "pooler", config.hidden, (config.hidden,), bias, per_sample=True))
+    row.add(Activation("pooler_activation", (row.last,), "pooler_activation", config.hidden, word, per_sample=True))
+    if config.head_transform:
+        row.add(LayerNorm("pooler_norm", (row.last,), "pooler_norm", config.hidden, config.norm_bias, per_sample=True))
+    return row.last
 
 
 def _masked_words(config: TransformerConfig, vocabulary: int, row: Row, kind: Kind, source: str) -> None:
-    row.add(Linear("transform", (source,), "transform", config.hidden, (config.hidden,)))
-    row.add(Activation("transform_activation", (row.last,), "transform_activation", config.hidden, config.activation))
-    row.add(LayerNorm("transform_norm", (row.last,), "transform_norm", config.hidden))
+    _transform(config, row, source)
     _logits(config, vocabulary, row, kind, bias=True)
+
+
+def _transform(config: TransformerConfig, row: Row, source: str) -> None:
+    width = config.embedding_width
+    row.add(Linear("transform", (source,), "transform", config.hidden, (width,), not config.head_transform))
+    row.add(Activation("transform_activation", (row.last,), "transform_activation", width, config.activation))
+    row.add(LayerNorm("transform_norm", (row.last,), "transform_norm", width, config.norm_bias))
 
 
 def _logits(config: TransformerConfig, vocabulary: int, row: Row, kind: Kind, *, bias: bool = False, shifted: bool = False) -> None:

@@ -32,6 +32,8 @@ ACTIVATIONS = {
 TASKS = {
     "ForCausalLM": "causal-lm",
     "LMHeadModel": "causal-lm",
+    "ForConditionalGeneration": "causal-lm",
+    "MTModel": "causal-lm",
     "ForMaskedLM": "masked-lm",
     "ForPreTraining": "pretraining",
     "ForSequenceClassification": "sequence-classification",

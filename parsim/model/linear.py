@@ -19,7 +19,7 @@ class Linear(Layer):
     workload's `loss_chunks` parts exists at a time (`parsim.model.linear`). `per_sample`: works on one row per
     sample (pooler, classifier). `tied`: full name of the parameter the weight is tied to. An fp8 product keeps a
     one-byte copy of its input instead of the input (Transformer Engine), or the input (torchao); see `parsim.model.low_precision`.
-    `after_norm`: a norm makes its input, and makes it for this product alone. `apart`: its tokens are gathered and scattered by calls of
+    `tokens`: of a sample, where its input is not of the block's (an encoder's output in a decoder). `after_norm`: a norm makes its input, and makes it for this product alone. `apart`: its tokens are gathered and scattered by calls of
     their own, behind which it keeps what was gathered.
     """
 
@@ -35,6 +35,11 @@ class Linear(Layer):
     trainable: bool = True
     after_norm: bool = False
     apart: bool = False
+    tokens: int = 0
+
+    def work(self, at: Workload) -> Work:
+        """As every layer's, on its own tokens."""
+        return Layer.work(self, replace(at, sequence=self.tokens) if self.tokens else at)
 
     def parameters(self) -> tuple[Parameter, ...]:
         """Weights [out, in] and biases [out]."""

@@ -119,8 +119,15 @@ class Workload:
         return self.quantisation if self.narrow else None
 
     def inside(self, block: Block) -> Workload:
-        """The workload of a block: one that keeps bf16 products under a recipe is a bf16 block."""
-        return replace(self, dtype="bf16") if self.narrow and (block.kept or block.kind in self.kept) else self
+        """The workload of a block: one that keeps bf16 products under a recipe is a bf16 block; see `tokens_in` too."""
+        at = self.tokens_in(block)
+        return replace(at, dtype="bf16") if self.narrow and (block.kept or block.kind in self.kept) else at
+
+    def tokens_in(self, block: Block) -> Workload:
+        """The workload with the samples and tokens of a block that works on others than the model's."""
+        if not block.tokens:
+            return self
+        return replace(self, batch=self.batch * block.samples, sequence=block.tokens)
 
     def product_type(self, part: str) -> str:
         """Type of the matrix products of a part that has a choice under fp8: router or attention."""
@@ -290,6 +297,12 @@ class Block:
     """operator names in parameter-registration order where it differs from execution order"""
     kept: bool = False
     """its products stay bf16 under a recipe of narrow ones (`parsim.model.kept_layers`)"""
+    tokens: int = 0
+    """tokens of its samples, where they are not the model's: of a decoder's target, of an image; 0 = the workload's"""
+    samples: int = 1
+    """with `tokens`: its samples for one of the model's (images of a text)"""
+    beside: tuple[str, ...] = ()
+    """tensors that it reads beside ``input`` and that an earlier block keeps (an encoder's output)"""
 
     def parameters(self) -> tuple[Parameter, ...]:
         """All parameters and buffers, in registration order."""

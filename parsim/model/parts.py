@@ -69,7 +69,7 @@ def parts(model: Model, at: Workload) -> tuple[Part, ...]:
     """
     table: list[Part] = []
     for group, count, block in blocks_by_group(model):
-        table += [_part(model, group, count, name, operators, at) for name, operators in operators_by_part(block).items()]
+        table += [_part(model, group, count, name, operators, at.tokens_in(block)) for name, operators in operators_by_part(block).items()]
     return tuple(table)
 
 

@@ -93,11 +93,35 @@ class Image:
     patch: int = 16
     """pixels along one side of a patch"""
     channels: int = 3
+    class_tokens: int = 1
+    """tokens before the patches"""
+    mask_token: bool = False
+    """a learned token for patches that are hidden (DINOv2)"""
+    pools_patches: bool = False
+    """a classifier reads the first token and the mean of the patches (DINOv2)"""
 
     @property
     def patches(self) -> int:
         """Patches of one image."""
         return (self.size // self.patch) ** 2
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one image."""
+        return self.patches + self.class_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """The stack whose output the layers of an encoder-decoder attend to; zeros mean "as in the decoder"."""
+
+    layers: int
+    heads: int = 0
+    mlp: int = 0
+    audio_channels: int = 0
+    """its input is a spectrogram of so many channels, over which two convolutions run (Whisper); 0 = words of the decoder's table"""
+    tokens: int = 0
+    """of a sample, where the architecture fixes them (Whisper: 1500); 0 = as many as the scenario says"""
 
 
 class LayerKind(NamedTuple):
@@ -112,6 +136,10 @@ class LayerKind(NamedTuple):
     """queries and keys are rotated, where the architecture does that"""
     letter: str
     """of the architecture's pattern; '' without one"""
+    relative: bool = False
+    """has the table of relative positions"""
+    normed: bool = True
+    """has the norm before attention, where the architecture has one"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +166,23 @@ class TransformerConfig:
     task: Task = "causal-lm"
     labels: int = 2
     """classes of a classification head"""
+    pooler_activation: Literal["tanh", "relu", "gelu"] = "tanh"
+    """behind the dense layer over the first token, before a classifier"""
+    bare_pooler: bool = True
+    """a model without a head ends in that dense layer (not DistilBERT, ELECTRA, ModernBERT)"""
+    head_transform: bool = False
+    """every head begins as that for masked words does: a dense layer (without a bias), an activation, a norm (ModernBERT)"""
+    discriminates: bool = False
+    """pretraining tells replaced words apart, one number per token (ELECTRA), in place of masked words and next sentences"""
     causal: bool = True
-    position: Literal["learned", "rotary", "alibi", "none"] = "learned"
+    position: Literal["learned", "rotary", "alibi", "none", "sinusoidal"] = "learned"
+    """sinusoidal: a frozen table (Pegasus, Marian)"""
     position_offset: int = 0
     """extra rows of the position table (OPT: 2)"""
+    relative_buckets: int = 0
+    """rows of a table of biases per head and distance of positions, which the first layer of a stack has (T5, MPNet); 0 = none"""
+    relative_per_layer: bool = False
+    """every layer has such a table (UMT5)"""
     rotary_fraction: float = 1.0
     """share of each head that is rotated"""
     positions_per_sample: bool = False
@@ -152,6 +193,8 @@ class TransformerConfig:
     """rows of the segment embedding (BERT: 2)"""
     embedding_width: int = 0
     """width of the token embedding where a projection leads to `hidden` (OPT-350M); 0 = hidden"""
+    embedding_projects_last: bool = False
+    """that projection has a bias and stands behind tables, norm and dropout (ELECTRA)"""
     embedding_norm: bool = False
     normalisation: Literal["layernorm", "rmsnorm"] = "layernorm"
     norm_weights: bool = True
@@ -169,12 +212,16 @@ class TransformerConfig:
     """attention and MLP read the same residual stream (GPT-NeoX, Phi-2)"""
     shared_norm: bool = False
     """with parallel_residual: both read one norm (Phi-2)"""
+    first_norm: bool = True
+    """the first layer has a norm before attention (not ModernBERT's, which stands behind that of the embedding)"""
     final_norm: bool = True
     activation: Literal["gelu", "gelu-new", "gelu-tanh", "relu", "relu2", "silu", "xielu"] = "gelu"
     """gelu-new is the unfused tanh formula of Hugging Face's GPT-2; gelu-tanh the fused kernel; xielu has two weights (Apertus)"""
     gated: bool = False
     """gate and up projections multiplied (SwiGLU, GeGLU)"""
     query_key_value_bias: bool = True
+    key_bias: bool = True
+    """with query_key_value_bias: keys have one too (not Whisper's)"""
     output_bias: bool = True
     mlp_bias: bool = True
     head_bias: bool = False
@@ -223,6 +270,12 @@ class TransformerConfig:
     """attention probabilities are dropped too, where dropout is on"""
     embedding_dropout: bool = True
     """the embedding's output is dropped too, where dropout is on"""
+    layer_scale: bool = False
+    """what a sublayer adds is multiplied by a weight per feature first (DINOv2)"""
+    activation_dropout: bool = False
+    """the MLP's activations are dropped too, where dropout is on (T5, BART)"""
+    final_dropout: bool = False
+    """so is what comes out of the final norm (T5)"""
     upcast_softmax: bool = False
     """eager attention computes its softmax in fp32 (Hugging Face's Llama line)"""
     softcap_attention: bool = False
@@ -240,6 +293,8 @@ class TransformerConfig:
     experts: Experts | None = None
     latent: LatentAttention | None = None
     image: Image | None = None
+    encoder: Encoder | None = None
+    """of an encoder-decoder, whose decoder the other fields describe; its layers attend to what the encoder made, too"""
 
     def resolved(self) -> TransformerConfig:
         """The same architecture with every derived size filled in."""
@@ -250,7 +305,7 @@ class TransformerConfig:
         head_dim = self.head_dim or self.hidden // self.heads
         if self.latent is not None:
             head_dim = self.latent.plain_dim + self.latent.rotary_dim
-        maximum_sequence = self.maximum_sequence if self.image is None else self.image.patches + 1
+        maximum_sequence = self.maximum_sequence if self.image is None else self.image.tokens
         return replace(
             self,
             maximum_sequence=maximum_sequence,
@@ -287,7 +342,9 @@ class TransformerConfig:
         window, chunk = (0, 0) if full else (self.attention_window, self.attention_chunk)
         rotates = not (self.no_rotary_every and (layer + 1) % self.no_rotary_every == 0)
         rotates &= not (self.rotary_in_windows and not window)
-        return LayerKind(self.is_mixture(layer), window, chunk, rotates, self.layer_letter(layer))
+        relative = self.relative_buckets > 0 and (layer == 0 or self.relative_per_layer)
+        normed = self.first_norm or layer > 0
+        return LayerKind(self.is_mixture(layer), window, chunk, rotates, self.layer_letter(layer), relative, normed)
 
 
 def configure(values: Mapping[str, Any], base: TransformerConfig | None = None, path: str = "model") -> TransformerConfig:
@@ -346,6 +403,8 @@ def _contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
         wrong.append(("task", f"{config.task!r} {'does not take' if image else 'needs'} an image", "image goes with image-classification"))
     if config.position == "learned" and not config.maximum_sequence and image is None:
         wrong.append(("maximum_sequence", "learned positions need a maximum_sequence", ""))
+    if config.encoder is not None and config.task != "causal-lm":
+        wrong.append(("task", f"{config.task!r} of an encoder-decoder is not supported yet", "train it to write a target: causal-lm"))
     if config.attention_window and config.attention_chunk:
         wrong.append(("attention_chunk", "layers have a sliding window or chunks, not both", "leave one of them out"))
     wrong += _latent_contradictions(config)

@@ -309,8 +309,8 @@ class Plan:
         at = self.sized(partial)
         samples = at.batch
         if self.model.sequence:
-            tokens = at.tokens
-            return tokens * self.model.vocabulary * self.workload.element, 8 * tokens
+            tokens, further = at.tokens, at.batch * int(str(self.model.facts.get("further_input", 0)))
+            return tokens * self.model.vocabulary * self.workload.element, 8 * tokens + further
         outputs, inputs = (_elements(self.model.facts.get(key)) for key in ("output_shape", "input_shape"))
         return samples * outputs * self.workload.element, samples * inputs * self.workload.element
 

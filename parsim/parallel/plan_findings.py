@@ -22,6 +22,7 @@ from parsim.parallel.schedules import BIDIRECTIONAL, ENDLESS, OVERLAPPING, V_SHA
 from parsim.parallel.settings import Parallelism, Runtime, Training
 from parsim.parallel.shares import share_findings
 from parsim.parallel.tensor import placement_findings, tensor_findings
+from parsim.parallel.tower_findings import tower_findings
 
 if TYPE_CHECKING:
     from parsim.parallel.plan import Plan
@@ -69,6 +70,7 @@ def findings_of(
     findings += _region_findings(model, training)
     findings += _chosen_findings(model, training, parallelism)
     findings += _list_findings(training, parallelism, runtime)
+    findings += tower_findings(model, training, parallelism)
     if model.maximum_sequence and training.sequence_length > model.maximum_sequence and model.facts.get("position") == "learned":
         text = f"{training.sequence_length} tokens, but {model.name} has {model.maximum_sequence} learned positions"
         findings.append(Finding(text, "training.sequence_length", training.sequence_length, f"use at most {model.maximum_sequence}"))

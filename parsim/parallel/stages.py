@@ -50,6 +50,15 @@ def split_blocks(
     cuts = [tuple(layers[a:b]) for a, b in pairwise(starts)]
     cuts[0] = before + cuts[0]
     cuts[-1] = cuts[-1] + after
+    return _with_inner(cuts, len(model.blocks))
+
+
+def _with_inner(cuts: list[tuple[int, ...]], count: int) -> list[tuple[int, ...]]:
+    """`cuts` of a model of `count` blocks with those between its layers that are no layers, each with the layer behind it."""
+    held = {number for cut in cuts for number in cut}
+    for number in reversed(range(count)):
+        if number not in held:
+            cuts = [tuple(sorted((*cut, number))) if number + 1 in cut else cut for cut in cuts]
     return cuts
 
 
@@ -97,7 +106,7 @@ def _balanced(model: Model, workload: Workload, clocks: Sequence[Sequence[Callab
     parts = [tuple(layers[a:b]) for a, b in pairwise(edges)]
     parts[0] = tuple(range(layers[0])) + parts[0]
     parts[-1] = parts[-1] + tuple(range(layers[-1] + 1, len(model.blocks)))
-    return parts
+    return _with_inner(parts, len(model.blocks))
 
 
 def cuts_of(prefixes: Sequence[Sequence[Sequence[float]]]) -> list[int]:

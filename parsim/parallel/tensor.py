@@ -66,14 +66,19 @@ class TensorParallelHooks(SilentHooks):
             self.products = OverlappedProducts(workload, self.settings)
 
     def _size(self, operator: Operator, side: str) -> int:
-        return self.workload.tokens * _features(operator, side) * self.workload.element
+        return self._tokens(operator) * _features(operator, side) * self.workload.element
+
+    def _tokens(self, operator: Operator) -> int:
+        """Of the operator's input: a product may work on those of an encoder."""
+        own = operator.tokens if isinstance(operator, Linear) else 0
+        return self.workload.batch * own if own else self.workload.tokens
 
     def _gathered(self, operator: Operator, side: str) -> int:
         """Bytes of a gathered input, or output gradient, which fp8 products may take over the wire as they multiply it."""
         casts = self.workload.casts
         quantised = casts is not None and isinstance(operator, Linear) and operator.split in ("column", "row")
         element = casts.sent(backward=side == "output") if casts is not None and quantised else 0.0
-        return round(self.workload.tokens * _features(operator, side) * element) if element else self._size(operator, side)
+        return round(self._tokens(operator) * _features(operator, side) * element) if element else self._size(operator, side)
 
     def _enters(self, operator: Operator) -> bool:
         """Reads the full hidden state and writes a shard: column-parallel linear or experts, vocabulary-parallel head."""

@@ -53,7 +53,8 @@ class StagePassWriter:
         self.sharding: Sharding = home.sharding[stage]
         self.units = home.units[stage]
         self.hooks = self.plan.operator_hooks(partial=partial, split=split)
-        self._mixed = any(self.plan.training.precision.keep_layers) or bool(self.plan.loads)
+        other_tokens = any(block.tokens for block in self.plan.model.blocks)
+        self._mixed = any(self.plan.training.precision.keep_layers) or bool(self.plan.loads) or other_tokens
         """of the axes that have something to say between operators, in the order in which they are asked"""
         self.groups = home.groups(stage)
         self._group_of = {block: group for group in self.groups for block in group.blocks}

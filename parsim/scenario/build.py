@@ -26,6 +26,7 @@ from parsim.scenario.recipe import (
     attention_kernel,
     chunk_findings,
     keep_findings,
+    kernels_for,
     logits_reason,
     metric_findings,
     muon_findings,
@@ -49,6 +50,7 @@ from parsim.scenario.strategy import (
     with_schedule,
     with_shared_outputs,
 )
+from parsim.scenario.towers import length_assumptions, length_findings, lengths_of
 from parsim.scenario.variability import slow_ranks, variability_of
 
 if TYPE_CHECKING:
@@ -188,6 +190,7 @@ class Builder(MachineBuilder):
             tensor=settings.parallel.tensor.size,
             loss=settings.training.loss.kind,
             divisor=divisor,
+            lengths=lengths_of(settings.training),
         )
         if isinstance(tree.get("input"), dict):
             self.input_dtype = str(tree["input"].get("dtype", ""))
@@ -200,6 +203,8 @@ class Builder(MachineBuilder):
         mean = settings.training.mean_sequence_length
         if not model.sequence and mean != "auto":
             raise ModelError(Finding(f"{name} has samples without sequences", "training.mean_sequence_length", mean, "leave it out"))
+        if findings := length_findings(model, settings.training):
+            raise ModelError(findings)
         return with_shared_outputs(model, settings.parallel)
 
     def _finetune(self, precision: Precision) -> Finetune | None:
@@ -268,7 +273,7 @@ class Builder(MachineBuilder):
                 problems = [Finding(f"{model.name} has no attention", "training.attention", attention, "leave it out")]
             attention = "eager"
         elif attention == "auto":
-            attention = attention_kernel(order, devices, precision, model.head_dim)
+            attention = attention_kernel(kernels_for(model, order), devices, precision, model.head_dim)
             self.assumptions.append(profile.assumption("attention", attention, key))
         else:
             problems = attention_findings(attention, order, devices, precision, model)
@@ -286,6 +291,8 @@ class Builder(MachineBuilder):
         if model.facts.get("chosen_keys"):
             value = "chosen keys read once per query, scores of 1,024 queries at a time; the indexer is not trained"
             self._assume("sparse_attention", value, "within 8 % of deepseek-ai/FlashMLA's forward rates; backward unknown", "default")
+        for stated in length_assumptions(model, section):
+            self._assume(*stated, "default")
         dropout = section.dropout
         if dropout == "auto":
             dropout = float(str(model.facts.get("dropout", 0.0)))

@@ -97,9 +97,21 @@ def attention_kernel(order: Sequence[str], devices: Sequence[Device], precision:
     return next((kernel for kernel in (("cudnn",) if eight else order) if not _refusal(kernel, devices, precision, head_dim)), "eager")
 
 
+_WITH_BIAS = ("mem-efficient",)
+"""kernels that add a bias to the scores (the attn_mask of PyTorch's scaled_dot_product_attention), and give it a gradient"""
+
+
+def kernels_for(model: Model, order: Sequence[str]) -> Sequence[str]:
+    """Those of `order` that compute this model's scores."""
+    return [kernel for kernel in order if kernel in _WITH_BIAS] if model.facts.get("relative_buckets") else order
+
+
 def attention_findings(kernel: str, order: Sequence[str], devices: Sequence[Device], precision: Precision, model: Model) -> list[Finding]:
     """A finding where the wanted attention kernel cannot run."""
     reason = _refusal(kernel, devices, precision, model.head_dim)
+    order = kernels_for(model, order)
+    if not reason and kernel != "eager" and model.facts.get("relative_buckets") and kernel not in _WITH_BIAS:
+        reason = f"{kernel} has no bias on the scores, which {model.name} adds by relative position"
     if not reason:
         return []
     instead = attention_kernel(order, devices, precision, model.head_dim)

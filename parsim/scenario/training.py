@@ -158,6 +158,12 @@ class TrainingSection(Section):
     """tokens per sample, the longest one (s); needed for models of sequences"""
     mean_sequence_length: Annotated[Any, Whole(1, 10**8, ("auto",))] = "auto"
     """tokens per sample on average, where shorter than sequence_length"""
+    target_sequence_length: Annotated[Any, Whole(1, 10**8, ("auto",))] = "auto"
+    """tokens of the decoder's samples where sequence_length is the encoder's; auto = as many, or all that a decoder of speech has"""
+    images: Annotated[Any, Whole(1, 10_000, ("auto",))] = "auto"
+    """images per sample of a model with a vision tower, whose tokens are among sequence_length; auto = 1"""
+    image_size: Annotated[Any, Whole(1, 100_000, ("auto",))] = "auto"
+    """pixels along a side of these images, where the model takes any size; auto = 448"""
     global_batch: Annotated[int | Tokens | None, Batch()] = None
     """samples per optimizer step of the whole job; "4M tokens" is legal"""
     micro_batch: Annotated[int | None, Whole(1, 10**6, optional=True)] = None

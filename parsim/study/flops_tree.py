@@ -81,6 +81,7 @@ def module_tree(model: Model, at: Workload, device: Device | None, passes: tuple
 
 def _block(model: Model, name: str, count: int, block: Block, at: Workload, device: Device | None, passes: tuple[str, ...]) -> Module:
     module = Module(name, name, count=count)
+    at = at.tokens_in(block)
     for operator in block.operators:
         *above, last = operator.name.split(".")
         if block.kind == "layer" and model.sequence:

@@ -193,6 +193,9 @@ class Replica:
         self._tensor = question.tensor
         self._caches = caches(model, question.tensor)
         self._peaks: dict[tuple[int, int], int] = {}
+        if model.facts.get("encoder") or model.facts.get("vision"):
+            text = f"not supported yet: inference of {model.name}, a model of several stacks"
+            raise ScenarioError(Finding(text, "MODEL", model.name, "use a model of one stack"))
         self._layers = tuple(dict.fromkeys(block for block in model.blocks if block.kind not in OUTER))
         if model.heads and model.heads % question.tensor:
             legal = [size for size in range(1, model.heads + 1) if model.heads % size == 0]

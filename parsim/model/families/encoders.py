@@ -1,7 +1,6 @@
-"""Encoders: BERT and RoBERTa, with the heads of Hugging Face's classes, and vision transformers (ViT, 2010.11929).
+"""Encoders of text: BERT (1810.04805), RoBERTa and its heirs, DistilBERT, ELECTRA, MPNet, NomicBERT, ModernBERT (2412.13663).
 
-Structure follows huggingface/transformers ``models/bert/modeling_bert.py``, ``models/roberta/modeling_roberta.py`` and
-``models/vit/modeling_vit.py``.
+Structure and heads follow the classes of huggingface/transformers, ``models/bert/modeling_bert.py`` and so on.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from parsim.model.families.family import SIZES, Family, Fields, words
+from parsim.model.families.family import SIZES, Family, Fields, shortest, words
 
 _STRUCTURE: dict[str, Any] = {
     "task": "masked-lm", "causal": False, "activation": "gelu", "norm_placement": "post", "final_norm": False,
@@ -47,28 +46,102 @@ ROBERTA = BERT._replace(
 )
 
 
-def _vit(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
-    fields["attention_dropout"] = bool(tree.get("attention_probs_dropout_prob", 0.0))
-    # a config without labels is ImageNet-1k's only by name: transformers' own default is 2
-    fields["labels"] = len(tree["id2label"]) if tree.get("id2label") else int(2 if tree.get("num_labels") is None else tree["num_labels"])
-    return {"attention_probs_dropout_prob", "id2label", "label2id", "num_labels"}
+XLM_ROBERTA = ROBERTA._replace(name="xlm-roberta", model_type="xlm-roberta")
+CAMEMBERT = ROBERTA._replace(name="camembert", model_type="camembert")
 
 
-VIT = Family(
-    name="vit",
-    model_type="vit",
-    structure={
-        "task": "image-classification", "causal": False, "activation": "gelu", "fused_query_key_value": False,
-        "attention_dropout": False, "labels": 1000, "image": {},
-    },
-    registration=("query_key_value", "attention_output", "attention_norm", "mlp_norm", "mlp_up", "mlp_down"),
+def _distilbert(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    fields["attention_dropout"] = bool(tree.get("attention_dropout", 0.1))
+    return {"attention_dropout", *_labels(fields, tree)}
+
+
+def _labels(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    if labels := tree.get("id2label"):
+        fields["labels"] = len(labels)
+    return {"id2label", "label2id"}
+
+
+DISTILBERT = Family(
+    name="distilbert",
+    model_type="distilbert",
+    structure={**_STRUCTURE, "pooler_activation": "relu", "bare_pooler": False},
     keys={
-        **{key: name for key, name in SIZES.items() if name not in ("vocabulary", "maximum_sequence", "tied_embeddings")},
-        "hidden_act": "activation", "hidden_dropout_prob": "dropout", "image_size": "image.size", "patch_size": "image.patch",
-        "num_channels": "image.channels", "qkv_bias": "query_key_value_bias",
+        "vocab_size": "vocabulary", "dim": "hidden", "hidden_dim": "mlp", "n_layers": "layers", "n_heads": "heads",
+        "max_position_embeddings": "maximum_sequence", "activation": "activation", "dropout": "dropout", "num_labels": "labels",
+        "tie_word_embeddings": "tied_embeddings",
     },
-    harmless=frozenset({"encoder_stride", "pooler_output_size", "pooler_act"}),
-    adjust=_vit,
+    stated={"sinusoidal_pos_embds": (False,)},
+    harmless=words("qa_dropout seq_classif_dropout tie_weights_ output_past"),
+    adjust=_distilbert,
 )  # fmt: skip
 
-FAMILIES = (BERT, ROBERTA, VIT)
+ELECTRA = BERT._replace(
+    name="electra",
+    model_type="electra",
+    structure={
+        **_STRUCTURE, "token_types": 2, "embedding_projects_last": True, "pooler_activation": "gelu", "bare_pooler": False,
+        "discriminates": True,
+    },
+    keys={**_KEYS, "embedding_size": "embedding_width"},
+    harmless=_HARMLESS | words("summary_type summary_use_proj summary_activation summary_last_dropout"),
+)  # fmt: skip
+
+MPNET = BERT._replace(
+    name="mpnet",
+    model_type="mpnet",
+    structure={**_STRUCTURE, "positions_per_sample": True, "relative_buckets": 32},
+    registration=("query_key_value", "attention_output", "attention_norm", "mlp_up", "mlp_down", "mlp_norm", "relative_bias"),
+    keys={**{key: name for key, name in _KEYS.items() if name != "token_types"}, "relative_attention_num_buckets": "relative_buckets"},
+)
+
+NOMIC_BERT = BERT._replace(
+    name="nomic-bert",
+    model_type="nomic_bert",
+    structure={
+        **_STRUCTURE, "token_types": 2, "position": "rotary", "gated": True, "activation": "silu", "query_key_value_bias": False,
+        "output_bias": False, "mlp_bias": False, "bare_pooler": False,
+    },
+    keys={**_KEYS, "head_dim": "head_dim"},
+)  # fmt: skip
+
+
+def _modernbert(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    """Every third layer, the first among them, sees all tokens."""
+    kinds = tree.get("layer_types")
+    every = int(tree.get("global_attn_every_n_layers") or 3)
+    letters = ["*" if number % every == 0 else "W" for number in range(fields["layers"])]
+    if kinds is not None:
+        letters = ["W" if kind == "sliding_attention" else "*" for kind in kinds]
+    fields["layer_pattern"] = shortest("".join(letters)) if letters else ""
+    dropped = [float(tree.get(f"{part}_dropout") or 0.0) for part in ("embedding", "attention", "mlp")]
+    fields["dropout"] = max(dropped)
+    fields["embedding_dropout"], fields["attention_dropout"], fields["activation_dropout"] = (bool(share) for share in dropped)
+    if (bias := tree.get("attention_bias")) is not None:
+        fields["query_key_value_bias"] = fields["output_bias"] = bias
+    read = {"layer_types", "global_attn_every_n_layers", "embedding_dropout", "attention_dropout", "mlp_dropout", "attention_bias"}
+    return read | _labels(fields, tree)
+
+
+MODERNBERT = Family(
+    name="modernbert",
+    model_type="modernbert",
+    structure={
+        "task": "masked-lm", "causal": False, "activation": "gelu", "embedding_norm": True, "first_norm": False, "norm_bias": False,
+        "position": "rotary", "gated": True, "fused_gate_up": True, "query_key_value_bias": False, "output_bias": False,
+        "mlp_bias": False, "tied_embeddings": True, "attention_window": 128, "pooler_activation": "gelu", "bare_pooler": False,
+        "head_transform": True,
+    },
+    keys={
+        **SIZES, "hidden_activation": "activation", "local_attention": "attention_window", "norm_bias": "norm_bias",
+        "mlp_bias": "mlp_bias", "classifier_activation": "pooler_activation", "num_labels": "labels",
+    },
+    stated={"decoder_bias": (True,), "classifier_bias": (False,), "sparse_prediction": (False,)},
+    harmless=words(
+        "initializer_cutoff_factor classifier_pooling classifier_dropout deterministic_flash_attn sparse_pred_ignore_index "
+        "global_rope_theta local_rope_theta repad_logits_with_grad reference_compile position_embedding_type deterministic_flash_attn "
+        "layer_norm_eps gradient_checkpointing"
+    ),
+    adjust=_modernbert,
+)  # fmt: skip
+
+FAMILIES = (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, ELECTRA, MPNET, NOMIC_BERT, MODERNBERT)

@@ -1,0 +1,40 @@
+"""What models of several stacks (an encoder and a decoder, images beside a text) do not go with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from parsim.errors import Finding
+from parsim.model.model import Model
+from parsim.parallel.settings import Parallelism, Training
+
+
+def tower_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:
+    """Why a model whose blocks work on different tokens cannot be trained so."""
+    encoder, vision = model.facts.get("encoder"), model.facts.get("vision")
+    if not encoder and not vision:
+        return []
+    what = "an encoder-decoder" if encoder else "a model with a vision tower"
+    findings = []
+    if parallelism.context.size > 1:
+        text = f"not supported yet: context parallelism of {what}, whose stacks have samples of different lengths"
+        findings.append(Finding(text, "parallel.context.size", parallelism.context.size, "use context.size 1"))
+    if encoder and parallelism.pipeline.size > 1:
+        text = "not supported yet: pipeline stages of an encoder-decoder, every one of which needs the encoder's output"
+        findings.append(Finding(text, "parallel.pipeline.size", parallelism.pipeline.size, "use pipeline.size 1"))
+    if training.mean_sequence_length:
+        text = f"not supported yet: a mean length of the samples of {what}"
+        findings.append(Finding(text, "training.mean_sequence_length", training.mean_sequence_length, "leave it out"))
+    if encoder and (target := int(str(model.facts.get("target_length") or 0) or training.sequence_length)) > model.maximum_sequence > 0:
+        limited = model.facts.get("position") in ("learned", "sinusoidal")
+        most = int(str(model.facts["maximum_sequence"]))
+        if limited and target > most:
+            text = f"{target} tokens, but the decoder of {model.name} has {most} positions"
+            findings.append(Finding(text, "training.target_sequence_length", target, f"use at most {most}"))
+    if isinstance(vision, Mapping) and (size := parallelism.tensor.size) > 1 and vision["heads"] % size:
+        text = f"{vision['heads']} heads of the vision tower / tensor size {size} = {vision['heads'] / size:g} is not whole"
+        findings.append(Finding(text, "parallel.tensor.size", size, "use a size that divides them"))
+    if isinstance(encoder, Mapping) and (size := parallelism.tensor.size) > 1 and (heads := encoder["heads"] or model.heads) % size:
+        text = f"{heads} heads of the encoder / tensor size {size} = {heads / size:g} is not whole"
+        findings.append(Finding(text, "parallel.tensor.size", size, "use a size that divides them"))
+    return findings
