@@ -60,6 +60,10 @@ def build_model(
         from parsim.model.encoder_decoder import build_encoder_decoder
 
         return build_encoder_decoder(config, config.encoder, name=name, lengths=lengths, tensor=tensor, loss=loss, divisor=divisor)
+    if config.vision is not None:
+        from parsim.model.vision import build_with_vision
+
+        return build_with_vision(config, name=name, lengths=lengths, tensor=tensor, loss=loss, divisor=divisor)
     return build_transformer(config, name=name, tensor=tensor, loss=loss, divisor=divisor)
 
 

@@ -14,6 +14,7 @@ from parsim.limits import MOST_LAYERS, beyond
 from parsim.model.families import MODEL_TYPES, REFUSED, Family
 from parsim.model.families.family import words
 from parsim.model.families.harmless import is_harmless, says_nothing
+from parsim.model.families.vision_language import VISION_LANGUAGE
 from parsim.model.transformer import LARGEST, TransformerConfig, configure
 
 ACTIVATIONS = {
@@ -22,6 +23,7 @@ ACTIVATIONS = {
     "gelu_new": "gelu-new",
     "gelu_fast": "gelu-new",
     "gelu_pytorch_tanh": "gelu-tanh",
+    "quick_gelu": "quick-gelu",
     "relu": "relu",
     "relu2": "relu2",
     "silu": "silu",
@@ -120,8 +122,6 @@ KINDS = {
 }
 """What stands under the keys that families read by themselves; the fields of `TransformerConfig` check the others."""
 
-WITH_TEXT_PART = ("llama4",)
-"""model types whose ``text_config`` is what is trained here; a vision part has no counterpart"""
 _REQUIRED = ("hidden", "layers", "heads", "vocabulary", "mlp")
 _OPTIONAL_KEYS = ("n_inner",)
 _SIZES = words("hidden layers heads kv_heads mlp vocabulary experts.count experts.top_k experts.mlp mixer.heads")
@@ -133,7 +133,10 @@ def read_config(tree: Mapping[str, Any], path: str = "model") -> TransformerConf
     Raises `ModelError` naming an unknown ``model_type`` (with the known ones), a missing size, a key that may be
     architectural but that parsim does not read, or a value parsim cannot model.
     """
-    tree = _text_part(tree)
+    if tree.get("model_type") in VISION_LANGUAGE:
+        from parsim.model.vision_language import read_vision_language
+
+        return read_vision_language(tree, path)
     family = _family(tree, path)
     tree = _said_once(tree)
     _check_kinds(family, tree, path)
@@ -154,12 +157,6 @@ def read_config(tree: Mapping[str, Any], path: str = "model") -> TransformerConf
     _refuse(family, tree, read, path)
     _require(family, values, path)
     return configure(merged(family.structure, values), path=path)
-
-
-def _text_part(tree: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The decoder of a config that describes it beside a vision part; the class of the latter's head says nothing of it."""
-    part = tree.get("text_config")
-    return part if tree.get("model_type") in WITH_TEXT_PART and isinstance(part, Mapping) else tree
 
 
 def _said_once(tree: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -194,7 +191,7 @@ def _family(tree: Mapping[str, Any], path: str) -> Family:
 
 
 def _known() -> str:
-    return f"known: {', '.join(sorted(MODEL_TYPES))}"
+    return f"known: {', '.join(sorted({*MODEL_TYPES, *VISION_LANGUAGE}))}"
 
 
 def _check_kinds(family: Family, tree: Mapping[str, Any], path: str) -> None:

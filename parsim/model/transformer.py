@@ -99,6 +99,14 @@ class Image:
     """a learned token for patches that are hidden (DINOv2)"""
     pools_patches: bool = False
     """a classifier reads the first token and the mean of the patches (DINOv2)"""
+    frames: int = 1
+    """pictures that one patch spans; a still image is repeated (Qwen2-VL: 2)"""
+    bias: bool = True
+    """of the product that turns patches into features"""
+    positions: int = -1
+    """rows of the table of positions; -1 = one per token; 0 = no table"""
+    any_size: bool = False
+    """images have the size that the scenario gives them (Qwen2-VL, Pixtral)"""
 
     @property
     def patches(self) -> int:
@@ -122,6 +130,32 @@ class Encoder:
     """its input is a spectrogram of so many channels, over which two convolutions run (Whisper); 0 = words of the decoder's table"""
     tokens: int = 0
     """of a sample, where the architecture fixes them (Whisper: 1500); 0 = as many as the scenario says"""
+
+
+@dataclass(frozen=True, slots=True)
+class Projector:
+    """What turns the output of a vision tower into tokens of a text model."""
+
+    merge: int = 1
+    """patches along each side that become one token"""
+    pools: bool = False
+    """by their mean, not side by side (Gemma 3)"""
+    norm: Literal["none", "layernorm", "rmsnorm"] = "none"
+    norm_offset: bool = False
+    """as `TransformerConfig.norm_offset`"""
+    norm_merged: bool = False
+    """the norm is over merged patches (InternVL), not over each"""
+    merging: bool = False
+    """a product without bias brings merged patches back to the tower's width (Mistral 3)"""
+    first: int = 0
+    """width of the first product, behind which there is an activation; 0 = there is one product only"""
+    second: int = 0
+    """of a second one (Llama 4)"""
+    bias: bool = True
+    extra: int = 0
+    """further projectors with norms over merged patches, whose results join the text (Qwen3-VL's deepstack)"""
+    newline: bool = False
+    """a learned row behind every line of an image (LLaVA-NeXT)"""
 
 
 class LayerKind(NamedTuple):
@@ -215,7 +249,7 @@ class TransformerConfig:
     first_norm: bool = True
     """the first layer has a norm before attention (not ModernBERT's, which stands behind that of the embedding)"""
     final_norm: bool = True
-    activation: Literal["gelu", "gelu-new", "gelu-tanh", "relu", "relu2", "silu", "xielu"] = "gelu"
+    activation: Literal["gelu", "gelu-new", "gelu-tanh", "relu", "relu2", "silu", "xielu", "quick-gelu"] = "gelu"
     """gelu-new is the unfused tanh formula of Hugging Face's GPT-2; gelu-tanh the fused kernel; xielu has two weights (Apertus)"""
     gated: bool = False
     """gate and up projections multiplied (SwiGLU, GeGLU)"""
@@ -295,6 +329,10 @@ class TransformerConfig:
     image: Image | None = None
     encoder: Encoder | None = None
     """of an encoder-decoder, whose decoder the other fields describe; its layers attend to what the encoder made, too"""
+    vision: TransformerConfig | None = None
+    """the tower that turns images into tokens among those of the text"""
+    projector: Projector | None = None
+    """with vision: what is between"""
 
     def resolved(self) -> TransformerConfig:
         """The same architecture with every derived size filled in."""
@@ -403,6 +441,10 @@ def _contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
         wrong.append(("task", f"{config.task!r} {'does not take' if image else 'needs'} an image", "image goes with image-classification"))
     if config.position == "learned" and not config.maximum_sequence and image is None:
         wrong.append(("maximum_sequence", "learned positions need a maximum_sequence", ""))
+    if (config.vision is None) != (config.projector is None):
+        wrong.append(("vision", "a tower and its projector go together", "give both, or null for both"))
+    if config.vision is not None:
+        wrong += [("vision", f"{name}: {message}", hint) for name, message, hint in _contradictions(config.vision)]
     if config.encoder is not None and config.task != "causal-lm":
         wrong.append(("task", f"{config.task!r} of an encoder-decoder is not supported yet", "train it to write a target: causal-lm"))
     if config.attention_window and config.attention_chunk:

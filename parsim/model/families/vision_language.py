@@ -1,0 +1,222 @@
+"""Models that read images and text: how their Hugging Face configs describe the vision tower and what joins it to the text.
+
+A reader takes the config's ``vision_config`` and the whole config, and returns fields of the tower's `TransformerConfig` and of the
+`Projector`. Structure follows huggingface/transformers ``models/clip``, ``siglip``, ``pixtral``, ``qwen2_vl``, ``qwen2_5_vl``,
+``qwen3_vl``, ``gemma3``, ``paligemma``, ``idefics3``, ``mistral3``, ``internvl``, ``llava`` and ``llama4``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from parsim.errors import Finding, ModelError
+from parsim.model.families.family import Fields, words
+
+Tree = Mapping[str, Any]
+_TOWER: Fields = {
+    "family": "vit", "task": "image-classification", "causal": False, "attention_dropout": False, "fused_query_key_value": False,
+    "upcast_softmax": True, "embedding_dropout": False,
+}  # fmt: skip
+
+
+class VisionLanguage(NamedTuple):
+    """How one ``model_type`` is read."""
+
+    read: Callable[[Tree, Tree, int], tuple[Fields, Fields]]
+    """(vision_config, whole config, width of the text) -> fields of the tower and of the projector"""
+    text: Mapping[str, str] = {}
+    """``model_type`` of the text part -> the one whose decoder it is"""
+    harmless: frozenset[str] = frozenset()
+    """keys of the whole config that change neither parameters nor work, or that `read` reads"""
+    text_harmless: frozenset[str] = frozenset()
+    """further ones of its text part"""
+
+
+def _sizes(vision: Tree, hidden: str = "hidden_size", layers: str = "num_hidden_layers", heads: str = "num_attention_heads") -> Fields:
+    """Sizes without which nothing can be said of a tower."""
+    wanted = {"hidden": hidden, "layers": layers, "heads": heads}
+    if missing := [key for key in wanted.values() if vision.get(key) is None]:
+        raise ModelError([Finding(f"{key} is required", f"model.vision_config.{key}") for key in missing])
+    return {**_TOWER, **{field: vision[key] for field, key in wanted.items()}}
+
+
+def _side(value: Any) -> Any:
+    """One side of what is square."""
+    return value[0] if isinstance(value, list) and len(set(map(str, value))) == 1 else value
+
+
+def _image(vision: Tree, size: int, patch: int, **further: Any) -> Fields:
+    return {
+        "size": _side(vision.get("image_size", size)), "patch": _side(vision.get("patch_size", patch)),
+        "channels": vision.get("num_channels", 3), **further,
+    }  # fmt: skip
+
+
+def _mlp(vision: Tree) -> Fields:
+    if vision.get("intermediate_size") is None:
+        raise ModelError(Finding("intermediate_size is required", "model.vision_config.intermediate_size"))
+    return {"mlp": vision["intermediate_size"]}
+
+
+def _clip(vision: Tree) -> Fields:
+    image = _image(vision, 224, 32, bias=False)
+    word = vision.get("hidden_act", "quick_gelu")
+    return {**_sizes(vision), **_mlp(vision), "activation": word, "embedding_norm": True, "image": image}
+
+
+def _siglip(vision: Tree, patch: int = 16) -> Fields:
+    if vision.get("model_type") == "siglip_vision_model" and vision.get("vision_use_head", True):
+        text = "the attention pooling of a SigLIP tower, which text models do not read, is not supported yet"
+        raise ModelError(Finding(text, "model.vision_config.vision_use_head", True, "write vision_use_head: false if the model has none"))
+    image = _image(vision, 224, patch, class_tokens=0)
+    return {**_sizes(vision), **_mlp(vision), "activation": vision.get("hidden_act", "gelu_pytorch_tanh"), "image": image}
+
+
+def _pixtral(vision: Tree) -> Fields:
+    image = _image(vision, 1024, 16, class_tokens=0, bias=False, positions=0, any_size=True)
+    own = {"head_dim": vision["head_dim"]} if vision.get("head_dim") else {}
+    return {
+        **_sizes(vision), **_mlp(vision), **own, "activation": vision.get("hidden_act", "gelu"), "gated": True,
+        "normalisation": "rmsnorm", "query_key_value_bias": False, "output_bias": False, "mlp_bias": False, "position": "rotary",
+        "embedding_norm": True, "final_norm": False, "image": image,
+    }  # fmt: skip
+
+
+def _tower(vision: Tree) -> Fields:
+    """A tower that the config names by its ``model_type``."""
+    kind = vision.get("model_type")
+    readers: Mapping[str, Callable[[Tree], Fields]] = {
+        "clip_vision_model": _clip, "siglip_vision_model": _siglip, "pixtral": _pixtral, "idefics3_vision": _siglip,
+    }  # fmt: skip
+    if kind not in readers:
+        hint = f"supported: {', '.join(readers)}"
+        raise ModelError(Finding(f"a vision tower of model_type {kind!r} is not supported yet", "model.vision_config.model_type", kind, hint))
+    return readers[str(kind)](vision)
+
+
+def _llava(vision: Tree, tree: Tree, width: int) -> tuple[Fields, Fields]:
+    tower = _tower(vision)
+    layer, strategy = tree.get("vision_feature_layer", -2), tree.get("vision_feature_select_strategy", "default")
+    if not isinstance(layer, int):
+        text = "features of several layers side by side are not supported yet"
+        raise ModelError(Finding(text, "model.vision_feature_layer", layer, "use one layer"))
+    if strategy != "default" and tower["image"].get("class_tokens", 1):
+        text = "image tokens with the class token among them are not supported yet"
+        raise ModelError(Finding(text, "model.vision_feature_select_strategy", strategy, "use default"))
+    newline = tree.get("model_type") == "llava_next"
+    return tower, {"first": width, "bias": tree.get("multimodal_projector_bias", True), "newline": newline}
+
+
+def _paligemma(vision: Tree, _: Tree, __: int) -> tuple[Fields, Fields]:
+    return _siglip(vision), {}
+
+
+def _gemma3(vision: Tree, tree: Tree, _: int) -> tuple[Fields, Fields]:
+    tower = _siglip(vision)
+    image = tower["image"]
+    side, tokens = int(image["size"]) // int(image["patch"]), int(tree.get("mm_tokens_per_image") or 256)
+    merge = side // int(tokens**0.5)
+    return tower, {"merge": merge, "pools": True, "norm": "rmsnorm", "norm_offset": True, "bias": False}
+
+
+def _idefics3(vision: Tree, tree: Tree, _: int) -> tuple[Fields, Fields]:
+    return _siglip(vision, 32), {"merge": tree.get("scale_factor", 2), "bias": False}
+
+
+def _mistral3(vision: Tree, tree: Tree, width: int) -> tuple[Fields, Fields]:
+    merge, bias = tree.get("spatial_merge_size", 2), tree.get("multimodal_projector_bias", False)
+    return _tower(vision), {"merge": merge, "norm": "rmsnorm", "merging": True, "first": width, "bias": bias}
+
+
+def _internvl(vision: Tree, tree: Tree, width: int) -> tuple[Fields, Fields]:
+    if vision.get("use_qk_norm"):
+        text = "the norm of queries and keys of an InternVL tower is not supported yet"
+        raise ModelError(Finding(text, "model.vision_config.use_qk_norm", True))
+    bias = bool(vision.get("attention_bias", False))
+    rms = vision.get("norm_type", "layer_norm") == "rms_norm"
+    tower = {
+        **_sizes(vision), **_mlp(vision), "activation": vision.get("hidden_act", "gelu"), "layer_scale": True,
+        "query_key_value_bias": bias, "final_norm": not vision.get("use_mean_pooling", True),
+        "normalisation": "rmsnorm" if rms else "layernorm", "image": _image(vision, 448, 14),
+    }  # fmt: skip
+    merge = round(1 / float(tree.get("downsample_ratio", 0.5)))
+    return tower, {"merge": merge, "norm": "layernorm", "norm_merged": True, "first": width}
+
+
+def _llama4(vision: Tree, _: Tree, __: int) -> tuple[Fields, Fields]:
+    tower = {
+        **_sizes(vision), **_mlp(vision), "activation": "gelu", "position": "rotary", "embedding_norm": True,
+        "image": _image(vision, 448, 14, bias=False),
+    }  # fmt: skip
+    merge = round(1 / float(vision.get("pixel_shuffle_ratio", 0.5)))
+    wide = vision.get("projector_output_dim", 4096)
+    return tower, {"merge": merge, "first": vision.get("projector_input_dim", 4096), "second": wide, "bias": False}
+
+
+def _qwen(vision: Tree, **further: Any) -> Fields:
+    image = {"size": 448, "patch": vision.get("patch_size", 14), "channels": vision.get("in_channels", vision.get("in_chans", 3)),
+             "frames": vision.get("temporal_patch_size", 2), "class_tokens": 0, "bias": False, "positions": 0, "any_size": True}  # fmt: skip
+    fixed = {"fused_query_key_value": True, "position": "rotary", "final_norm": False}
+    return {**fixed, **further, "image": {**image, **further.get("image", {})}}
+
+
+def _merger(vision: Tree, hidden: int, norm: str) -> Fields:
+    merge = int(vision.get("spatial_merge_size", 2))
+    return {"merge": merge, "norm": norm, "first": hidden * merge**2}
+
+
+def _qwen2(vision: Tree, _: Tree, __: int) -> tuple[Fields, Fields]:
+    sizes = _sizes(vision, "embed_dim", "depth", "num_heads")
+    hidden = int(sizes["hidden"])
+    further = {"mlp": int(hidden * float(vision.get("mlp_ratio", 4))), "activation": vision.get("hidden_act", "quick_gelu")}
+    return {**sizes, **_qwen(vision, **further)}, _merger(vision, hidden, "layernorm")
+
+
+def _qwen25(vision: Tree, _: Tree, __: int) -> tuple[Fields, Fields]:
+    sizes = _sizes(vision, layers="depth", heads="num_heads")
+    full = list(vision.get("fullatt_block_indexes") or [7, 15, 23, 31])
+    every = full[0] + 1
+    if full != [layer for layer in range(int(sizes["layers"])) if (layer + 1) % every == 0]:
+        text = "full attention in other layers of the tower than every n-th is not supported yet"
+        raise ModelError(Finding(text, "model.vision_config.fullatt_block_indexes", full, f"for example every {every}th"))
+    window = (int(vision.get("window_size", 112)) // int(vision.get("patch_size", 14))) ** 2
+    further = {
+        **_mlp(vision), "activation": vision.get("hidden_act", "silu"), "gated": True, "normalisation": "rmsnorm",
+        "attention_chunk": window, "full_attention_every": every,
+    }  # fmt: skip
+    return {**sizes, **_qwen(vision, **further)}, _merger(vision, int(sizes["hidden"]), "rmsnorm")
+
+
+def _qwen3(vision: Tree, _: Tree, __: int) -> tuple[Fields, Fields]:
+    sizes = _sizes(vision, layers="depth", heads="num_heads")
+    image = {"bias": True, "positions": vision.get("num_position_embeddings", 2304), "patch": vision.get("patch_size", 16)}
+    further = {**_mlp(vision), "activation": vision.get("hidden_act", "gelu_pytorch_tanh"), "image": image}
+    extra = len(vision.get("deepstack_visual_indexes") or ())
+    return {**sizes, **_qwen(vision, **further)}, {**_merger(vision, int(sizes["hidden"]), "layernorm"), "extra": extra}
+
+
+_COMMON = words(
+    "text_config vision_config model_type architectures image_token_id image_token_index video_token_id video_token_index "
+    "vision_start_token_id vision_end_token_id vision_token_id tie_word_embeddings vocab_size boi_token_index eoi_token_index "
+    "image_seq_length ignore_index hidden_size"
+)
+_PROJECTED = words("projector_hidden_act multimodal_projector_bias vision_feature_layer vision_feature_select_strategy")
+_NONE: Mapping[str, str] = {}
+_QWEN2 = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2"}
+VISION_LANGUAGE: Mapping[str, VisionLanguage] = {
+    "llava": VisionLanguage(_llava, harmless=_COMMON | _PROJECTED),
+    "llava_next": VisionLanguage(_llava, harmless=_COMMON | _PROJECTED | {"image_grid_pinpoints", "use_image_newline_parameter"}),
+    "paligemma": VisionLanguage(_paligemma, _NONE, _COMMON | {"projection_dim"}, words("use_bidirectional_attention num_image_tokens")),
+    "gemma3": VisionLanguage(_gemma3, harmless=_COMMON | {"mm_tokens_per_image"}),
+    "idefics3": VisionLanguage(_idefics3, harmless=_COMMON | {"scale_factor"}),
+    "smolvlm": VisionLanguage(_idefics3, harmless=_COMMON | {"scale_factor"}),
+    "mistral3": VisionLanguage(_mistral3, harmless=_COMMON | _PROJECTED | {"spatial_merge_size"}),
+    "internvl": VisionLanguage(_internvl, harmless=_COMMON | _PROJECTED | {"downsample_ratio"}),
+    "llama4": VisionLanguage(_llama4, harmless=_COMMON),
+    "qwen2_vl": VisionLanguage(_qwen2, _QWEN2, _COMMON),
+    "qwen2_5_vl": VisionLanguage(_qwen25, _QWEN2, _COMMON),
+    "qwen3_vl": VisionLanguage(_qwen3, {"qwen3_vl_text": "qwen3"}, _COMMON),
+    "qwen3_vl_moe": VisionLanguage(_qwen3, {"qwen3_vl_moe_text": "qwen3_moe"}, _COMMON),
+}
+"""``model_type`` -> how it is read"""

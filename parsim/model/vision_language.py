@@ -1,0 +1,55 @@
+"""A Hugging Face ``config.json`` of a model with a vision tower as a `TransformerConfig` that holds both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from parsim.errors import Finding, ModelError
+from parsim.model.families.harmless import is_harmless, says_nothing
+from parsim.model.families.vision_language import VISION_LANGUAGE, VisionLanguage
+from parsim.model.huggingface import ACTIVATIONS, read_config
+from parsim.model.transformer import TransformerConfig, configure
+
+_LEGACY = ("qwen2_vl", "qwen2_5_vl")
+"""whose older configs have the keys of the text beside ``vision_config``"""
+
+
+def read_vision_language(tree: Mapping[str, Any], path: str) -> TransformerConfig:
+    """Text, tower and projector. Raises `ModelError` as `parsim.model.huggingface.read_config` does."""
+    kind = str(tree["model_type"])
+    known = VISION_LANGUAGE[kind]
+    vision = tree.get("vision_config")
+    if not isinstance(vision, Mapping):
+        text = f"a {kind} model has a vision_config; the text alone is another model"
+        raise ModelError(Finding(text, f"{path}.vision_config", vision, "add it, or give the text_config as a config of its own"))
+    part = _text_part(tree, known, kind, path)
+    text_config = read_config(part, f"{path}.text_config" if "text_config" in tree else path)
+    try:
+        tower, projector = known.read(vision, tree, text_config.hidden)
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        raise ModelError(Finding(f"cannot be read: {error}", f"{path}.vision_config", None, "take it from the model's own file")) from None
+    tower["activation"] = ACTIVATIONS.get(str(tower["activation"]), tower["activation"])
+    changes: dict[str, Any] = {"vision": tower, "projector": projector}
+    if isinstance(tied := tree.get("tie_word_embeddings"), bool):
+        changes["tied_embeddings"] = tied
+    return configure(changes, text_config, path)
+
+
+def _text_part(tree: Mapping[str, Any], known: VisionLanguage, kind: str, path: str) -> Mapping[str, Any]:
+    """The config of the text, as its own file would have it; what else the whole config says must be known."""
+    part = tree.get("text_config")
+    if isinstance(part, Mapping):
+        unread = [key for key, value in tree.items() if key not in known.harmless and not is_harmless(key) and not says_nothing(key, value)]
+        if unread:
+            hint = "remove it if it changes neither shapes nor work"
+            message = f"is a key that parsim does not read for model_type {kind!r}"
+            raise ModelError([Finding(f"{key!r} {message}", f"{path}.{key}", tree[key], hint) for key in unread])
+    elif kind in _LEGACY:
+        own = known.harmless - {"vocab_size", "hidden_size", "tie_word_embeddings"}
+        part = {key: value for key, value in tree.items() if key not in own} | {"model_type": f"{kind}_text"}
+    else:
+        raise ModelError(Finding(f"a {kind} model has a text_config", f"{path}.text_config", part, "take it from the model's own file"))
+    name = str(part.get("model_type", ""))
+    part = {key: value for key, value in part.items() if key not in known.text_harmless}
+    return {**part, "model_type": known.text.get(name, name), "architectures": None}
