@@ -392,11 +392,13 @@ class RMSNorm(Layer):
     A fused kernel keeps its input and one fp32 statistic per row. The Python formula of Hugging Face's Llama keeps the fp32
     copy of the input, the normalised tensor and the statistic (in fp32 the copy is the input itself). Gemma's (`offset`)
     multiplies by 1 + weight before it casts back: the normalised tensor is kept in fp32, and so is that sum (transformers
-    ``models/gemma/modeling_gemma.py``; both equal what autograd saves, to the byte).
+    ``models/gemma/modeling_gemma.py``; both equal what autograd saves, to the byte). T5's (`keeps_input`) takes the statistic from an fp32
+    copy and scales the input itself, so that both are kept.
     """
 
     hidden: int
     offset: bool = False
+    keeps_input: bool = False
     split: Split = "replicated"
     selective: str = "norm"
     trainable: bool = True
@@ -420,6 +422,8 @@ class RMSNorm(Layer):
             forward, backward = Memory(28 * count + 4 * size, launches=6), Memory(60 * count + 8 * size, launches=12)
             copy = Save(self.inputs[0], size) if at.element == 4 else Save(f"{self.name}.fp32", 4 * count)
             saves = (copy,)
+            if self.keeps_input and at.element < 4:
+                saves = (copy, Save(self.inputs[0], size))
             if self.offset:
                 forward, backward = Memory(36 * count + 2 * size, launches=8), Memory(84 * count + 2 * size, launches=14)
                 saves = (copy, Save(f"{self.name}.factor", 4 * self.hidden))

@@ -64,7 +64,8 @@ def _encoder(config: TransformerConfig, encoder: Encoder) -> TransformerConfig:
     """The encoder as an architecture of its own."""
     sizes = {"layers": encoder.layers, "heads": encoder.heads or config.heads, "mlp": encoder.mlp or config.mlp, "kv_heads": 0}
     position = "sinusoidal" if encoder.audio_channels else config.position
-    return replace(config, encoder=None, causal=False, position=position, **sizes).resolved()  # type: ignore[arg-type]
+    config = replace(config, encoder=None, causal=False, position=position, **sizes)  # type: ignore[arg-type]
+    return replace(config, positions_per_sample=position == "learned").resolved()  # BART's encoder makes them from its input
 
 
 def _layers(config: TransformerConfig, tokens: int) -> list[Block]:

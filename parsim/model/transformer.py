@@ -239,6 +239,8 @@ class TransformerConfig:
     norm_in_fp32: bool = False
     """norms, of queries and keys too, cast back behind the product with their weights, not before it; eager only. RMSNorm: OLMo 2;
     LayerNorm without weights on an fp32 copy: OLMo; LayerNorm spelled out in Python: Cohere"""
+    norm_keeps_input: bool = False
+    """RMSNorm: backward needs the input beside its fp32 copy (T5)"""
     norm_placement: Literal["pre", "post", "sandwich", "output"] = "pre"
     """pre: before each sublayer; post: after each residual sum (BERT); sandwich: before and after each sublayer (Gemma 2);
     output: behind each sublayer, before the sum (OLMo 2)"""

@@ -38,7 +38,7 @@ T5 = Family(
     name="t5",
     model_type="t5",
     structure={
-        "position": "none", "relative_buckets": 32, "normalisation": "rmsnorm", "activation": "relu", "fused_query_key_value": False,
+        "position": "none", "relative_buckets": 32, "normalisation": "rmsnorm", "norm_keeps_input": True, "activation": "relu", "fused_query_key_value": False,
         "query_key_value_bias": False, "output_bias": False, "mlp_bias": False, "tied_embeddings": True, "dropout": 0.1,
         "activation_dropout": True, "final_dropout": True, "encoder": {},
     },
@@ -119,16 +119,14 @@ M2M_100 = BART._replace(
     name="m2m-100",
     model_type="m2m_100",
     structure={**_BART, "norm_placement": "pre", "final_norm": True, "embedding_norm": False, "position": "none"},
-    stated={"is_encoder_decoder": (True,), "is_decoder": (False,)},
-    harmless=BART.harmless | words("encoder_layerdrop decoder_layerdrop"),
+    stated={key: BART.stated[key] for key in ("is_encoder_decoder", "is_decoder", "encoder_layerdrop", "decoder_layerdrop")},
 )
-
 
 WHISPER = BART._replace(
     name="whisper",
     model_type="whisper",
     structure={
-        "norm_placement": "pre", "fused_query_key_value": False, "key_bias": False, "tied_embeddings": True, "attention_dropout": False,
+        "norm_placement": "pre", "fused_query_key_value": False, "key_bias": False, "positions_per_sample": True, "tied_embeddings": True, "attention_dropout": False,
         "maximum_sequence": 448, "encoder": {"audio_channels": 80, "tokens": 1500},
     },
     keys={

@@ -23,7 +23,7 @@ VIT = Family(
     model_type="vit",
     structure={
         "task": "image-classification", "causal": False, "activation": "gelu", "fused_query_key_value": False,
-        "attention_dropout": False, "labels": 1000, "image": {},
+        "upcast_softmax": True, "attention_dropout": False, "labels": 1000, "image": {},
     },
     registration=("query_key_value", "attention_output", "attention_norm", "mlp_norm", "mlp_up", "mlp_down"),
     keys={

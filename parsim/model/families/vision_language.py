@@ -104,7 +104,7 @@ def _llava(vision: Tree, tree: Tree, width: int) -> tuple[Fields, Fields]:
     if strategy != "default" and tower["image"].get("class_tokens", 1):
         text = "image tokens with the class token among them are not supported yet"
         raise ModelError(Finding(text, "model.vision_feature_select_strategy", strategy, "use default"))
-    newline = tree.get("model_type") == "llava_next"
+    newline = tree.get("model_type") in ("llava_next", "llava_onevision")
     return tower, {"first": width, "bias": tree.get("multimodal_projector_bias", True), "newline": newline}
 
 
@@ -207,6 +207,7 @@ _QWEN2 = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2"}
 VISION_LANGUAGE: Mapping[str, VisionLanguage] = {
     "llava": VisionLanguage(_llava, harmless=_COMMON | _PROJECTED),
     "llava_next": VisionLanguage(_llava, harmless=_COMMON | _PROJECTED | {"image_grid_pinpoints", "use_image_newline_parameter"}),
+    "llava_onevision": VisionLanguage(_llava, harmless=_COMMON | _PROJECTED | words("image_grid_pinpoints vision_aspect_ratio")),
     "paligemma": VisionLanguage(_paligemma, _NONE, _COMMON | {"projection_dim"}, words("use_bidirectional_attention num_image_tokens")),
     "gemma3": VisionLanguage(_gemma3, harmless=_COMMON | {"mm_tokens_per_image"}),
     "idefics3": VisionLanguage(_idefics3, harmless=_COMMON | {"scale_factor"}),
