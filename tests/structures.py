@@ -21,6 +21,7 @@ STRUCTURES = (
     "nemotron-h-8b", "alexnet", "qwen2-57b-a14b", "deepseek-v3.2",
     "command-r-35b", "falcon-40b", "falcon-7b", "gemma-3-12b", "gemma-3-1b", "glm-4-9b", "gpt-j-6b", "granite-3.3-8b", "minimax-m2",
     "olmo-2-13b", "olmo-2-32b", "smollm3-3b", "starcoder2-15b", "starcoder2-3b",
+    "t5-base", "t5-3b", "bart-large", "whisper-large-v3", "distilbert-base", "modernbert-base",
 )  # fmt: skip
 """one model of each structure"""
 SIZES = {"hidden", "layers", "vocabulary", "maximum_sequence", "vocab_divisible_by", "token_types", "labels"}
@@ -57,7 +58,7 @@ def structure(name: str) -> tuple[Any, ...]:
         "dropout": config.dropout > 0,
     }
     config = replace(config, **dict.fromkeys(SIZES, 0), **derived)
-    for name_ in ("experts", "latent"):
+    for name_ in ("experts", "latent", "encoder"):
         part = getattr(config, name_)
         if part is not None:
             flags = {field.name: _flag(getattr(part, field.name)) for field in fields(part)}

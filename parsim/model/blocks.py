@@ -110,7 +110,7 @@ def embedding_block(config: TransformerConfig, vocabulary: int) -> Block:
 
 
 def embed_words(config: TransformerConfig, vocabulary: int, row: Row, words: str = "input", tied: str = "") -> None:
-    """The hidden states that the first layer reads, of the ids called `words`; `tied`: the table whose rows they are, if another block's."""
+    """The hidden states that the first layer reads, of the ids called `words`; `tied`: the table they are rows of, if another block's."""
     width = config.embedding_width
     frozen = config.position == "sinusoidal"
     positions = config.maximum_sequence + config.position_offset if config.position == "learned" or frozen else 0

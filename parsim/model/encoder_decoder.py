@@ -2,7 +2,7 @@
 
 The encoder works on the samples of the scenario (`training.sequence_length`), everything behind it on their targets. Its output is the
 input of the decoder's embedding, which keeps it for the layers behind (`parsim.model.cross_attention`). Structure and order of parameters
-are those of huggingface/transformers: ``models/t5/modeling_t5.py``, ``models/bart/modeling_bart.py``, ``models/whisper/modeling_whisper.py``.
+are those of huggingface/transformers: ``models/t5/modeling_t5.py``, ``models/bart/modeling_bart.py`` and so on.
 """
 
 from __future__ import annotations

@@ -25,6 +25,11 @@ from parsim.model.sparse_attention import LightningIndexer
 Recompute = Literal["none", "selective", "full"]
 
 
+def _is_one_stack(model: Model) -> bool:
+    """All of it works on the same tokens: closed forms have one number of them."""
+    return model.sequence and not model.facts.get("encoder") and not model.facts.get("vision")
+
+
 class Convention(NamedTuple):
     """One way to count, and what it counts."""
 
@@ -32,7 +37,7 @@ class Convention(NamedTuple):
     meaning: str
     flop: Callable[[Model, int, Recompute], float]
     """(model, sequence length, recomputation) -> FLOP per token, forward and backward"""
-    applies: Callable[[Model], bool] = lambda model: _is_one_stack(model)
+    applies: Callable[[Model], bool] = _is_one_stack
 
 
 class Again(NamedTuple):
@@ -267,11 +272,6 @@ def _is_gpt(model: Model) -> bool:
     plain = not facts.get("mixer") and not facts.get("gated") and not facts.get("experts") and not facts.get("latent")
     same = model.kv_heads == model.heads and model.heads * model.head_dim == model.hidden
     return _is_one_stack(model) and plain and same and facts.get("mlp") == 4 * model.hidden
-
-
-def _is_one_stack(model: Model) -> bool:
-    """All of it works on the same tokens: closed forms have one number of them."""
-    return model.sequence and not model.facts.get("encoder") and not model.facts.get("vision")
 
 
 def _is_dense(model: Model) -> bool:

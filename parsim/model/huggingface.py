@@ -133,7 +133,7 @@ def read_config(tree: Mapping[str, Any], path: str = "model") -> TransformerConf
     Raises `ModelError` naming an unknown ``model_type`` (with the known ones), a missing size, a key that may be
     architectural but that parsim does not read, or a value parsim cannot model.
     """
-    if tree.get("model_type") in VISION_LANGUAGE:
+    if str(tree.get("model_type")) in VISION_LANGUAGE:
         from parsim.model.vision_language import read_vision_language
 
         return read_vision_language(tree, path)

@@ -19,8 +19,9 @@ class Linear(Layer):
     workload's `loss_chunks` parts exists at a time (`parsim.model.linear`). `per_sample`: works on one row per
     sample (pooler, classifier). `tied`: full name of the parameter the weight is tied to. An fp8 product keeps a
     one-byte copy of its input instead of the input (Transformer Engine), or the input (torchao); see `parsim.model.low_precision`.
-    `tokens`: of a sample, where its input is not of the block's (an encoder's output in a decoder). `after_norm`: a norm makes its input, and makes it for this product alone. `apart`: its tokens are gathered and scattered by calls of
-    their own, behind which it keeps what was gathered.
+    `after_norm`: a norm makes its input, and makes it for this product alone. `apart`: its tokens are gathered and scattered by calls of
+    their own, behind which it keeps what was gathered. `tokens`: of a sample, where its input's are not the block's (an encoder's output
+    in a decoder).
     """
 
     in_features: int

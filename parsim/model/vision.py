@@ -107,8 +107,6 @@ def build_with_vision(
     )
 
 
-
-
 def _sized(tower: TransformerConfig, projector: Projector, lengths: Lengths) -> TransformerConfig:
     """The tower at the size of the scenario's images."""
     image = tower.image or Image()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ def look_up(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.json")))
 def test_config_and_catalogue_are_the_same_architecture(name: str) -> None:
     shipped = read_architecture(look_up(CATALOGUE.get(name, name)), base_lookup=look_up)
-    assert read_config(config(name)).resolved() == shipped.resolved()
+    text = replace(read_config(config(name)), vision=None, projector=None)  # catalogue files of Llama 4 are its text
+    assert text.resolved() == shipped.resolved()
 
 
 def test_the_class_decides_the_head() -> None:

@@ -38,7 +38,8 @@ T5 = Family(
     name="t5",
     model_type="t5",
     structure={
-        "position": "none", "relative_buckets": 32, "normalisation": "rmsnorm", "norm_keeps_input": True, "activation": "relu", "fused_query_key_value": False,
+        "position": "none", "relative_buckets": 32, "normalisation": "rmsnorm", "norm_keeps_input": True,
+        "activation": "relu", "fused_query_key_value": False,
         "query_key_value_bias": False, "output_bias": False, "mlp_bias": False, "tied_embeddings": True, "dropout": 0.1,
         "activation_dropout": True, "final_dropout": True, "encoder": {},
     },
@@ -126,7 +127,8 @@ WHISPER = BART._replace(
     name="whisper",
     model_type="whisper",
     structure={
-        "norm_placement": "pre", "fused_query_key_value": False, "key_bias": False, "positions_per_sample": True, "tied_embeddings": True, "attention_dropout": False,
+        "norm_placement": "pre", "fused_query_key_value": False, "key_bias": False, "positions_per_sample": True,
+        "tied_embeddings": True, "attention_dropout": False,
         "maximum_sequence": 448, "encoder": {"audio_channels": 80, "tokens": 1500},
     },
     keys={

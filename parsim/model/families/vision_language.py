@@ -91,7 +91,9 @@ def _tower(vision: Tree) -> Fields:
     }  # fmt: skip
     if kind not in readers:
         hint = f"supported: {', '.join(readers)}"
-        raise ModelError(Finding(f"a vision tower of model_type {kind!r} is not supported yet", "model.vision_config.model_type", kind, hint))
+        raise ModelError(
+            Finding(f"a vision tower of model_type {kind!r} is not supported yet", "model.vision_config.model_type", kind, hint)
+        )
     return readers[str(kind)](vision)
 
 
@@ -155,8 +157,10 @@ def _llama4(vision: Tree, _: Tree, __: int) -> tuple[Fields, Fields]:
 
 
 def _qwen(vision: Tree, **further: Any) -> Fields:
-    image = {"size": 448, "patch": vision.get("patch_size", 14), "channels": vision.get("in_channels", vision.get("in_chans", 3)),
-             "frames": vision.get("temporal_patch_size", 2), "class_tokens": 0, "bias": False, "positions": 0, "any_size": True}  # fmt: skip
+    image = {
+        "size": 448, "patch": vision.get("patch_size", 14), "channels": vision.get("in_channels", vision.get("in_chans", 3)),
+        "frames": vision.get("temporal_patch_size", 2), "class_tokens": 0, "bias": False, "positions": 0, "any_size": True,
+    }  # fmt: skip
     fixed = {"fused_query_key_value": True, "position": "rotary", "final_norm": False}
     return {**fixed, **further, "image": {**image, **further.get("image", {})}}
 
