@@ -345,6 +345,9 @@ class TransformerConfig:
         head_dim = self.head_dim or self.hidden // self.heads
         if self.latent is not None:
             head_dim = self.latent.plain_dim + self.latent.rotary_dim
+        encoder = self.encoder
+        if encoder is not None:
+            encoder = replace(encoder, heads=encoder.heads or self.heads, mlp=encoder.mlp or mlp)
         maximum_sequence = self.maximum_sequence if self.image is None else self.image.tokens
         return replace(
             self,
@@ -354,6 +357,7 @@ class TransformerConfig:
             mlp=mlp,
             embedding_width=self.embedding_width or self.hidden,
             experts=experts,
+            encoder=encoder,
             mixer=self.mixer.resolved(self.heads, head_dim) if self.mixer is not None else None,
         )
 

@@ -25,10 +25,9 @@ def tower_findings(model: Model, training: Training, parallelism: Parallelism) -
     if training.mean_sequence_length:
         text = f"not supported yet: a mean length of the samples of {what}"
         findings.append(Finding(text, "training.mean_sequence_length", training.mean_sequence_length, "leave it out"))
-    if encoder and (target := int(str(model.facts.get("target_length") or 0) or training.sequence_length)) > model.maximum_sequence > 0:
-        limited = model.facts.get("position") in ("learned", "sinusoidal")
-        most = int(str(model.facts["maximum_sequence"]))
-        if limited and target > most:
+    if encoder and model.facts.get("position") in ("learned", "sinusoidal"):
+        target = int(str(model.facts.get("target_length"))) or training.sequence_length
+        if target > (most := int(str(model.facts["maximum_sequence"]))):
             text = f"{target} tokens, but the decoder of {model.name} has {most} positions"
             findings.append(Finding(text, "training.target_sequence_length", target, f"use at most {most}"))
     if isinstance(vision, Mapping) and (size := parallelism.tensor.size) > 1 and vision["heads"] % size:

@@ -192,6 +192,9 @@ def confidence(built: Built) -> dict[str, Any]:
         answer |= {"status": "unvalidated", "basis": f"no published run has linear attention; {answer['basis']}"}
     if answer and built.model.facts.get("chosen_keys"):
         answer |= {"status": "unvalidated", "basis": f"no published run has attention to chosen keys; {answer['basis']}"}
+    for part, what in (("encoder", "an encoder-decoder"), ("vision", "a vision tower beside a text")):
+        if answer and built.model.facts.get(part):
+            answer |= {"status": "unvalidated", "basis": f"no published run has {what}; {answer['basis']}"}
     if answer and built.parallelism.data.outer.size > 1:
         answer |= {"status": "unvalidated", "basis": f"no published run has local steps; {answer['basis']}"}
     return {**answer, "features": asdict(wanted)}

@@ -29,7 +29,11 @@ transformers.logging.set_verbosity_error()
 masking_utils = import_module("transformers.masking_utils")
 F = torch.nn.functional
 BITS = {"fp32": torch.float32, "bf16": torch.bfloat16}
-HEADS = {"bert": "BertForMaskedLM", "roberta": "RobertaForMaskedLM", "vit": "ViTForImageClassification"}
+HEADS = {
+    "bert": "BertForMaskedLM", "roberta": "RobertaForMaskedLM", "vit": "ViTForImageClassification",
+    "distilbert": "DistilBertForMaskedLM", "modernbert": "ModernBertForMaskedLM", "t5": "T5ForConditionalGeneration",
+    "bart": "BartForConditionalGeneration", "whisper": "WhisperForConditionalGeneration",
+}  # fmt: skip
 """the class of each model type that has no head for causal language models"""
 
 

@@ -126,6 +126,11 @@ VISION_LANGUAGE: dict[str, tuple[str, dict[str, Any], int]] = {
 """name -> class, configuration, tokens of an image of 32 x 32 pixels (0: only parameters are compared)"""
 
 
+KINDS = {kind for table in (ENCODERS, ENCODER_DECODERS, VISION_LANGUAGE) for kind, *_ in table.values()}
+MODEL_TYPES = {getattr(transformers, f"{kind}Config").model_type for kind in KINDS}
+"""model types that have a small configuration here"""
+
+
 def configuration(kind: str, values: dict[str, Any]) -> Any:
     """A new object every time."""
     return getattr(transformers, f"{kind}Config")(**values)

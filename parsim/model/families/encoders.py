@@ -129,7 +129,7 @@ MODERNBERT = Family(
         "task": "masked-lm", "causal": False, "activation": "gelu", "embedding_norm": True, "first_norm": False, "norm_bias": False,
         "position": "rotary", "gated": True, "fused_gate_up": True, "query_key_value_bias": False, "output_bias": False,
         "mlp_bias": False, "tied_embeddings": True, "attention_window": 128, "pooler_activation": "gelu", "bare_pooler": False,
-        "head_transform": True, "upcast_softmax": True,
+        "head_transform": True, "upcast_softmax": True, "attention_dropout": False, "embedding_dropout": False,
     },
     keys={
         **SIZES, "hidden_activation": "activation", "local_attention": "attention_window", "norm_bias": "norm_bias",

@@ -1,0 +1,143 @@
+"""Models whose blocks work on different tokens: encoder-decoders, and text models with a vision tower."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from structures import look_up
+
+from parsim.errors import ModelError
+from parsim.model.activations import saved_bytes
+from parsim.model.catalogue import build_model
+from parsim.model.flops import CONVENTIONS, flop_per_token, forward_flop
+from parsim.model.lengths import Lengths
+from parsim.model.liveness import tape
+from parsim.model.model import Model, Workload, parameter_count, trainable_parameter_count
+from parsim.model.parts import parts
+
+VISION = {
+    "model_type": "qwen2_5_vl", "depth": 32, "hidden_act": "silu", "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16,
+    "in_chans": 3, "out_hidden_size": 3584, "patch_size": 14, "spatial_merge_size": 2, "spatial_patch_size": 14, "window_size": 112,
+    "fullatt_block_indexes": [7, 15, 23, 31], "tokens_per_second": 2, "temporal_patch_size": 2,
+}  # fmt: skip
+QWEN: dict[str, Any] = {  # Qwen/Qwen2.5-VL-7B-Instruct, config.json
+    "architectures": ["Qwen2_5_VLForConditionalGeneration"], "attention_dropout": 0.0, "bos_token_id": 151643, "eos_token_id": 151645,
+    "vision_start_token_id": 151652, "vision_end_token_id": 151653, "vision_token_id": 151654, "image_token_id": 151655,
+    "video_token_id": 151656, "hidden_act": "silu", "hidden_size": 3584, "initializer_range": 0.02, "intermediate_size": 18944,
+    "max_position_embeddings": 128000, "max_window_layers": 28, "model_type": "qwen2_5_vl", "num_attention_heads": 28,
+    "num_hidden_layers": 28, "num_key_value_heads": 4, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "sliding_window": 32768,
+    "tie_word_embeddings": False, "use_cache": True, "use_sliding_window": False, "vision_config": VISION,
+    "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}, "vocab_size": 152064,
+}  # fmt: skip
+
+
+def shipped(name: str, source: int = 0, target: int = 0) -> Model:
+    return build_model(look_up(name), name=name, base_lookup=look_up, lengths=Lengths(source, target))
+
+
+def qwen(lengths: Lengths = Lengths(), **changes: Any) -> Model:  # noqa: B008 - immutable
+    return build_model({**QWEN, **changes}, name="qwen", base_lookup=look_up, lengths=lengths)
+
+
+def test_forward_work_of_an_encoder_decoder() -> None:
+    # T5-base: h 768, f 3072, V 32128; of every product 2 x rows x weights, of attention 4 x queries x keys x h, causal ones by half
+    h, f, vocabulary, source, target = 768, 3072, 32128, 512, 128
+    encoder = 12 * (2 * source * (4 * h * h + 2 * h * f) + 4 * source**2 * h)
+    own = 2 * target * (4 * h * h + 2 * h * f) + 4 * target**2 * h / 2
+    cross = 2 * target * 2 * h * h + 2 * source * 2 * h * h + 4 * target * source * h
+    expected = encoder + 12 * (own + cross) + 2 * target * h * vocabulary
+    model = shipped("t5-base", source, target)
+    assert forward_flop(model, source) * source == expected
+    assert flop_per_token(model, source) * source == 3 * expected
+    at = Workload(1, source)
+    assert sum(part.flop["forward"] for part in parts(model, at)) == expected
+
+
+def test_equal_lengths_need_not_be_said() -> None:
+    said, unsaid = shipped("t5-base", 512, 512), shipped("t5-base")
+    assert forward_flop(said, 512) == forward_flop(unsaid, 512)
+    assert saved_bytes(said, Workload(2, 512)) == saved_bytes(unsaid, Workload(2, 512))
+
+
+def test_the_encoders_output_is_kept_once() -> None:
+    """Another decoder layer keeps its own tensors: queries, keys and values of the memory, but not the memory again."""
+    at, memory = Workload(2, 512), 2 * 512 * 768 * 2
+    model = shipped("t5-base", 512, 1)
+    layer = next(block for name, block in zip(model.block_names, model.blocks, strict=True) if name == "decoder layer 3")
+    entry = tape(layer, at)
+    kept = {name: entry.tensors[name].bytes for name in entry.saved}
+    assert kept["cross_key_value"] == 2 * memory
+    assert "memory" not in entry.tensors
+    begin = tape(model.blocks[model.block_names.index("decoder embedding")], at)
+    assert begin.input_saved
+    assert begin.tensors["input"].bytes == memory
+
+
+def test_closed_forms_do_not_describe_two_stacks() -> None:
+    model = shipped("t5-base")
+    assert [name for name, one in CONVENTIONS.items() if one.applies(model)] == ["exact", "hfu", "megatron-lm"][:2]
+    with pytest.raises(ModelError, match="does not describe"):
+        flop_per_token(model, 512, "palm")
+
+
+def test_a_spectrogram_has_fixed_tokens_and_frozen_positions() -> None:
+    model = shipped("whisper-large-v3")
+    assert model.facts["sequence_length"] == 1500
+    assert model.facts["target_length"] == 448
+    assert parameter_count(model) - trainable_parameter_count(model) == 1500 * 1280
+
+
+def test_tensor_ranks_share_an_encoder_decoder() -> None:
+    whole, at = shipped("t5-base", 512, 128), Workload(4, 512, tensor=4)
+    for block in dict.fromkeys(whole.blocks):
+        for operator in block.operators:
+            if operator.split in ("column", "row") and hasattr(operator, "in_features"):
+                one, four = (operator.work(w.tokens_in(block)).forward[-1].flop for w in (replace(at, tensor=1), at))
+                assert one == 4 * four
+
+
+def test_published_count_of_a_vision_language_model() -> None:
+    assert parameter_count(qwen()) == 8_292_166_656  # the safetensors of Qwen/Qwen2.5-VL-7B-Instruct
+
+
+def test_images_are_work_of_the_tower_alone() -> None:
+    """So many more FLOP as the tower has on one image; the text's stay."""
+    one, two, none = (forward_flop(model, 4096) * 4096 for model in (qwen(), qwen(Lengths(images=2)), qwen(vision_config=VISION)))
+    tower = two - one
+    assert one == none
+    text = {**{key: value for key, value in QWEN.items() if key not in ("vision_config", "architectures")}, "model_type": "qwen2"}
+    text = {key: value for key, value in text.items() if not key.startswith(("vision", "image", "video"))}
+    alone = build_model(text, name="text", base_lookup=look_up)
+    assert one - tower == forward_flop(alone, 4096) * 4096
+    patches, h, f = 1024, 1280, 3420
+    layers = 32 * 2 * patches * (4 * h * h + 3 * h * f) + 28 * 4 * patches * 64 * h + 4 * 4 * patches**2 * h
+    assert tower == layers + 2 * patches * 1176 * h + 2 * 256 * (5120 * 5120 + 5120 * 3584)
+
+
+def test_the_text_alone_is_asked_for() -> None:
+    trees = {"mine": QWEN}
+    alone = build_model({"base": "mine", "vision": None, "projector": None}, name="text", base_lookup=trees.__getitem__)
+    assert parameter_count(alone) == 7_615_616_512  # Qwen2.5-7B
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"vision_config": None}, "has a vision_config; the text alone is another model"),
+        ({"vision_config": {**VISION, "depth": None}}, "depth is required"),
+        ({"vision_config": {**VISION, "fullatt_block_indexes": [7, 30]}}, "other layers of the tower"),
+        ({"vision_config": {**VISION, "num_heads": 7}}, "hidden / heads = 1280 / 7 is not whole"),
+        ({"vision_config": {**VISION, "hidden_size": [1]}}, "cannot be read"),
+        ({"vision_config": {**VISION, "patch_size": 15}}, "size / patch = 448 / 15 is not whole"),
+        ({"memory_tokens": 4}, "memory_tokens"),
+        ({"model_type": "mllama"}, "cross attention to images"),
+        ({"model_type": "clip"}, "a contrastive loss"),
+        ({"model_type": "llava"}, "has a text_config"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        qwen(**changes)
+    assert words in str(caught.value)
