@@ -106,6 +106,10 @@ EVERYWHERE = {
     "parallel.fully_connected",
     "parallel.data.outer.*",
     "parallel.data.batch_split",
+    # of models of several stacks, which are refused as such
+    "training.target_sequence_length",
+    "training.images",
+    "training.image_size",
 }
 ELSEWHERE = {
     "megatron": {"training.finetune.*", "training.loss.chunks", "parallel.data.shard_size", "training.offload.*", *PLUS_PLUS},
