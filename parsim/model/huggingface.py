@@ -34,8 +34,6 @@ ACTIVATIONS = {
 TASKS = {
     "ForCausalLM": "causal-lm",
     "LMHeadModel": "causal-lm",
-    "ForConditionalGeneration": "causal-lm",
-    "MTModel": "causal-lm",
     "ForMaskedLM": "masked-lm",
     "ForPreTraining": "pretraining",
     "ForSequenceClassification": "sequence-classification",

@@ -452,7 +452,13 @@ def _contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
     if config.vision is not None:
         wrong += [("vision", f"{name}: {message}", hint) for name, message, hint in _contradictions(config.vision)]
     if config.encoder is not None and config.task != "causal-lm":
-        wrong.append(("task", f"{config.task!r} of an encoder-decoder is not supported yet", "train it to write a target: task causal-lm, in a config the class ...ForConditionalGeneration"))
+        wrong.append(
+            (
+                "task",
+                f"{config.task!r} of an encoder-decoder is not supported yet",
+                "train it to write a target: task causal-lm, in a config the class ...ForConditionalGeneration",
+            )
+        )
     if config.attention_window and config.attention_chunk:
         wrong.append(("attention_chunk", "layers have a sliding window or chunks, not both", "leave one of them out"))
     wrong += _latent_contradictions(config)

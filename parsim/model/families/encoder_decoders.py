@@ -26,6 +26,11 @@ _REGISTRATION = (
 _GATED = {"gelu": "gelu-new", "gelu_new": "gelu-new", "silu": "silu", "relu": "relu"}
 
 
+def _writes(*names: str) -> dict[str, str]:
+    """The classes that train a model to write its target."""
+    return {f"{name}ForConditionalGeneration": "causal-lm" for name in names}
+
+
 def _t5(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     word = str(tree.get("feed_forward_proj", "relu"))
     kind = word.removeprefix("gated-")
@@ -55,9 +60,10 @@ T5 = Family(
         "num_hidden_layers num_attention_heads"
     ),
     adjust=_t5,
+    classes=_writes("T5"),
 )  # fmt: skip
-MT5 = T5._replace(name="mt5", model_type="mt5", structure={**T5.structure, "tied_embeddings": False})
-UMT5 = MT5._replace(name="umt5", model_type="umt5", structure={**MT5.structure, "relative_per_layer": True})
+MT5 = T5._replace(name="mt5", model_type="mt5", classes=_writes("MT5"), structure={**T5.structure, "tied_embeddings": False})
+UMT5 = MT5._replace(name="umt5", model_type="umt5", classes=_writes("UMT5"), structure={**MT5.structure, "relative_per_layer": True})
 
 
 def _bart(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
@@ -88,16 +94,19 @@ BART = Family(
     },
     harmless=GENERATION | words("init_std scale_embedding classifier_dropout classif_dropout num_hidden_layers gradient_checkpointing"),
     adjust=_bart,
+    classes=_writes("Bart"),
 )  # fmt: skip
 MBART = BART._replace(
     name="mbart",
     model_type="mbart",
+    classes=_writes("MBart"),
     structure={**_BART, "norm_placement": "pre", "final_norm": True},
     stated={**BART.stated, "normalize_before": (True,), "add_final_layer_norm": (True,)},
 )
 PEGASUS = BART._replace(
     name="pegasus",
     model_type="pegasus",
+    classes=_writes("Pegasus"),
     structure={
         **_BART, "norm_placement": "pre", "final_norm": True, "embedding_norm": False, "position": "sinusoidal", "position_offset": 0,
     },
@@ -109,6 +118,7 @@ PEGASUS = BART._replace(
 MARIAN = BART._replace(
     name="marian",
     model_type="marian",
+    classes={"MarianMTModel": "causal-lm"},
     structure={**_BART, "embedding_norm": False, "position": "sinusoidal", "position_offset": 0},
     stated={
         **BART.stated, "normalize_embedding": (False,), "static_position_embeddings": (True,), "share_encoder_decoder_embeddings": (True,),
@@ -119,6 +129,7 @@ MARIAN = BART._replace(
 M2M_100 = BART._replace(
     name="m2m-100",
     model_type="m2m_100",
+    classes=_writes("M2M100"),
     structure={**_BART, "norm_placement": "pre", "final_norm": True, "embedding_norm": False, "position": "none"},
     stated={key: BART.stated[key] for key in ("is_encoder_decoder", "is_decoder", "encoder_layerdrop", "decoder_layerdrop")},
 )
@@ -126,6 +137,7 @@ M2M_100 = BART._replace(
 WHISPER = BART._replace(
     name="whisper",
     model_type="whisper",
+    classes=_writes("Whisper"),
     structure={
         "norm_placement": "pre", "fused_query_key_value": False, "key_bias": False, "positions_per_sample": True,
         "tied_embeddings": True, "attention_dropout": False,
