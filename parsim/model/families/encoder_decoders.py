@@ -16,7 +16,7 @@ GENERATION = words(
     "top_k top_p temperature typical_p diversity_penalty bad_words_ids prefix forced_bos_token_id forced_eos_token_id "
     "num_return_sequences output_scores return_dict_in_generate remove_invalid_values suppress_tokens begin_suppress_tokens "
     "exponential_decay_length_penalty encoder_no_repeat_ngram_size eos_token_ids output_past tf_legacy_loss use_bfloat16 pruned_heads "
-    "cross_attention_hidden_size save_step"
+    "cross_attention_hidden_size save_step force_bos_token_to_be_generated"
 )
 """how text is generated, which training does not do, and what old versions of transformers wrote into every config"""
 _REGISTRATION = (
