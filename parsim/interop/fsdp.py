@@ -22,6 +22,11 @@ LAYER_CLASSES = {
     "qwen3-next": "Qwen3NextDecoderLayer", "mamba2": "Mamba2Block", "nemotron-h": "NemotronHBlock", "retnet": "RetNetBlock",
     "gpt-oss": "GptOssDecoderLayer", "llama4-text": "Llama4TextDecoderLayer", "kimi-k2": "DeepseekV3DecoderLayer",
     "glm4-moe": "Glm4MoeDecoderLayer",
+    "xlm-roberta": "XLMRobertaLayer", "camembert": "CamembertLayer", "distilbert": "TransformerBlock", "electra": "ElectraLayer",
+    "mpnet": "MPNetLayer", "nomic-bert": "NomicBertLayer", "modernbert": "ModernBertEncoderLayer", "deit": "DeiTLayer",
+    "dinov2": "Dinov2Layer", "t5": "T5Block", "mt5": "MT5Block", "umt5": "UMT5Block", "bart": "BartDecoderLayer",
+    "mbart": "MBartDecoderLayer", "pegasus": "PegasusDecoderLayer", "marian": "MarianDecoderLayer", "m2m-100": "M2M100DecoderLayer",
+    "whisper": "WhisperDecoderLayer",
 }  # fmt: skip
 """family -> class of a layer in huggingface/transformers (retnet: fla-org/flash-linear-attention)"""
 
