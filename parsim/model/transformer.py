@@ -451,6 +451,8 @@ def _contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
         wrong.append(("vision", "a tower and its projector go together", "give both, or null for both"))
     if config.vision is not None:
         wrong += [("vision", f"{name}: {message}", hint) for name, message, hint in _contradictions(config.vision)]
+    if config.encoder is not None:
+        wrong += _encoder_contradictions(config, config.encoder)
     if config.encoder is not None and config.task != "causal-lm":
         wrong.append(
             (
@@ -473,6 +475,19 @@ def _contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
             wrong.append(("experts", f"every {experts.every} >= 1 and 0 <= dense_layers {experts.dense_layers} <= {config.layers}", ""))
         wrong += _group_contradictions(experts)
     return wrong
+
+
+def _encoder_contradictions(config: TransformerConfig, encoder: Encoder) -> list[tuple[str, str, str]]:
+    """Why there is no such encoder."""
+    wrong = [("encoder", finding.message, "") for finding in beyond(encoder.layers, MOST_LAYERS, "layers", "encoder.layers")]
+    if not encoder.layers:
+        wrong.append(("encoder", "needs layers: at least 1", ""))
+    if encoder.heads and not config.head_dim and config.hidden % encoder.heads:
+        wrong.append(("encoder", f"hidden / heads = {config.hidden} / {encoder.heads} is not whole", "give head_dim"))
+    if encoder.audio_channels and not encoder.tokens:
+        wrong.append(("encoder", "a spectrogram has a fixed number of tokens", "give encoder.tokens, for Whisper 1500"))
+    sizes = (encoder.mlp, encoder.tokens, encoder.audio_channels)
+    return wrong + [("encoder", f"at most {LARGEST_SIZE:,}, is {size:.4g}", "") for size in sizes if size > LARGEST_SIZE]
 
 
 def _latent_contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:

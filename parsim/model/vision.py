@@ -113,9 +113,9 @@ def _sized(tower: TransformerConfig, projector: Projector, lengths: Lengths) -> 
     if image.any_size:
         image = replace(image, size=lengths.image_size or USUAL_SIZE)
     unit = image.patch * projector.merge
-    if not image.patch or image.size % unit:
+    if not unit or not image.size or image.size % unit:
         hint = f"use a multiple of {unit}" if unit else ""
-        text = f"{image.size} pixels / (patches of {image.patch} x {projector.merge} merged) = {image.size}/{unit} is not whole"
+        text = f"{image.size} pixels / (patches of {image.patch} x {projector.merge} merged) is no whole number of tokens"
         raise ModelError(Finding(text, "training.image_size", image.size, hint))
     return replace(tower, image=image)
 

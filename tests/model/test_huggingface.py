@@ -89,6 +89,8 @@ def test_an_unread_key_is_named() -> None:
         ("bert-base-uncased", {"model_type": "albert"}, "all layers share one set of weights"),
         ("bart-large", {"architectures": ["BartModel"]}, "'encoder' of an encoder-decoder is not supported yet"),
         ("bart-large", {"encoder_layerdrop": 0.1}, "encoder_layerdrop"),
+        ("modernbert-base", {"global_attn_every_n_layers": "three"}, "must be a whole number"),
+        ("t5-base", {"num_layers": "many"}, "must be a whole number"),
         ("bloom", {"apply_residual_connection_post_layernorm": True}, "not supported yet"),
         ("phi-2", {"qk_layernorm": True}, "qk_layernorm"),
         ("qwen2.5-7b", {"layer_types": ["linear_attention"], "use_sliding_window": True}, "linear_attention are not supported yet"),

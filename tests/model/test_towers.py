@@ -89,6 +89,21 @@ def test_a_spectrogram_has_fixed_tokens_and_frozen_positions() -> None:
     assert parameter_count(model) - trainable_parameter_count(model) == 1500 * 1280
 
 
+@pytest.mark.parametrize(
+    ("encoder", "words"),
+    [
+        ({"layers": 0}, "at least 1"),
+        ({"layers": 10**7}, "at most 100,000"),
+        ({"heads": 7}, "hidden / heads = 1280 / 7 is not whole"),
+        ({"tokens": 0}, "a fixed number of tokens"),
+    ],
+)
+def test_an_encoder_that_cannot_be(encoder: dict[str, int], words: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        build_model({"base": "whisper-large-v3", "encoder": encoder}, name="wrong", base_lookup=look_up)
+    assert words in str(caught.value)
+
+
 def test_tensor_ranks_share_an_encoder_decoder() -> None:
     whole, at = shipped("t5-base", 512, 128), Workload(4, 512, tensor=4)
     for block in dict.fromkeys(whole.blocks):
@@ -131,6 +146,8 @@ def test_the_text_alone_is_asked_for() -> None:
         ({"vision_config": {**VISION, "num_heads": 7}}, "hidden / heads = 1280 / 7 is not whole"),
         ({"vision_config": {**VISION, "hidden_size": [1]}}, "cannot be read"),
         ({"vision_config": {**VISION, "patch_size": 15}}, "size / patch = 448 / 15 is not whole"),
+        ({"vision_config": {**VISION, "spatial_merge_size": 0}}, "no whole number of tokens"),
+        ({"vision_config": {**VISION, "depth": 10**9}}, "at most 100,000"),
         ({"memory_tokens": 4}, "memory_tokens"),
         ({"model_type": "mllama"}, "cross attention to images"),
         ({"model_type": "clip"}, "a contrastive loss"),

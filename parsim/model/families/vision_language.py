@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from parsim.errors import Finding, ModelError
+from parsim.limits import MOST_LAYERS, beyond
 from parsim.model.families.family import Fields, words
 
 Tree = Mapping[str, Any]
@@ -38,6 +39,9 @@ def _sizes(vision: Tree, hidden: str = "hidden_size", layers: str = "num_hidden_
     wanted = {"hidden": hidden, "layers": layers, "heads": heads}
     if missing := [key for key in wanted.values() if vision.get(key) is None]:
         raise ModelError([Finding(f"{key} is required", f"model.vision_config.{key}") for key in missing])
+    count = vision[layers]
+    if isinstance(count, int) and (many := beyond(count, MOST_LAYERS, "layers", f"model.vision_config.{layers}")):
+        raise ModelError(many)
     return {**_TOWER, **{field: vision[key] for field, key in wanted.items()}}
 
 
