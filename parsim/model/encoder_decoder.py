@@ -32,14 +32,16 @@ def build_encoder_decoder(
     padded = padded_vocabulary(config, tensor)
     source = [_spectrogram(first, encoder) if encoder.audio_channels else embedding_block(first, padded)]
     source += _layers(first, tokens=0)
-    names = ["embedding", *(f"encoder layer {i}" for i in range(encoder.layers))]
+    audio = encoder.audio_channels > 0
+    names = ["spectrogram" if audio else "embedding", *(f"encoder layer {i}" for i in range(encoder.layers))]
     if first.final_norm:
         source.append(_encoder_output(first))
         names.append("encoder output")
     begin = _decoder_embedding(config, encoder, padded)
     begin, head = replace(begin, tokens=target), replace(head_block(config, padded, loss), tokens=target)
     own = [begin, *_layers(config, tokens=target), head]
-    names += ["decoder embedding", *(f"decoder layer {i}" for i in range(config.layers)), "head"]
+    # the block that has the word table is the one that a tied head names
+    names += ["embedding" if audio else "decoder embedding", *(f"decoder layer {i}" for i in range(config.layers)), "head"]
     facts = architecture_facts(config)
     if encoder.audio_channels:
         facts["sequence_length"], facts["input_elements"] = encoder.tokens, 2 * encoder.tokens * encoder.audio_channels

@@ -87,6 +87,7 @@ def test_a_spectrogram_has_fixed_tokens_and_frozen_positions() -> None:
     assert model.facts["sequence_length"] == 1500
     assert model.facts["target_length"] == 448
     assert parameter_count(model) - trainable_parameter_count(model) == 1500 * 1280
+    assert [name for _, _, name in model.ties] == ["embedding.word_embeddings.weight"]
 
 
 @pytest.mark.parametrize(

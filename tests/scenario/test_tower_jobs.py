@@ -126,3 +126,14 @@ def test_what_does_not_go_together_is_refused(
 def test_exports_are_refused() -> None:
     with pytest.raises(InputError, match="a model of several stacks"):
         job_of(load(job(SMALL)))
+
+
+@pytest.mark.parametrize("model", [SMALL, WHISPER])
+def test_adapters_of_both_stacks(model: Any) -> None:
+    """r (in + out) parameters beside every linear layer of the encoder, the decoder and the attention between them."""
+    whisper = model is WHISPER
+    report = simulate(job(model, {"sequence_length": 1500 if whisper else 512, "finetune": {"method": "lora", "rank": 8}})).document()
+    h, f = (1280, 5120) if whisper else (768, 3072)
+    attention, mlp, layers = 4 * 8 * 2 * h, 2 * 8 * (h + f), (2, 2 if whisper else 3)
+    trained = layers[0] * (attention + mlp) + layers[1] * (2 * attention + mlp)
+    assert report["model"]["parameters_trainable"] == trained
