@@ -1,9 +1,9 @@
 """Count what parsim makes of the corpus.
 
-    python tests/corpus                                # the samples
-    python tests/corpus FOLDER                         # the half `develop` too, whose texts lie in FOLDER, and which settings are ignored
-    python tests/corpus FOLDER --half held             # totals of the half that judges; none of its files is named
-    python tests/corpus [FOLDER] --write               # bring expected.csv up to date; without FOLDER the rows of the corpus stay
+python tests/corpus                                # the samples
+python tests/corpus FOLDER                         # the half `develop` too, whose texts lie in FOLDER, and which settings are ignored
+python tests/corpus FOLDER --half held             # totals of the half that judges; none of its files is named
+python tests/corpus [FOLDER] --write               # bring expected.csv up to date; without FOLDER the rows of the corpus stay
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from corpus_files import EXPECTED, HALVES, Judged, corpus, samples
-from flag_changes import changes, outcome
+from flag_changes import changes, outcome, quiet
 from verdicts import COLUMNS, HF_CONFIG, Verdict, judge
 
 from parsim.errors import InputError
@@ -74,6 +74,8 @@ def ignored(files: Iterable[Judged]) -> tuple[Counter[str], list[str]]:
             imported = import_config(text, name, Given("corpus"))
         except InputError:
             continue
+        counts["said to have no effect"] += len(quiet(imported))
+        lines += [f"{judged.name}: {said}" for said in quiet(imported)]
         for change in changes(text, imported, name):
             end = outcome(change, name, imported.tree)
             counts[end.split(":")[0]] += 1

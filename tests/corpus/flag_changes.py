@@ -23,6 +23,14 @@ WATCHED = (
     "parallel.expert.size",
 )
 """keys of a scenario of which every setting that makes them is changed"""
+SIZES = {
+    "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "seq_length", "seq_len", "sequence_len", "cutoff_len",
+    "max_length", "micro_batch_size", "per_device_train_batch_size", "train_micro_batch_size_per_gpu", "global_batch_size",
+    "gradient_accumulation_steps", "tensor_model_parallel_size", "model_parallel_size", "pipeline_model_parallel_size",
+    "pipe_parallel_size", "context_parallel_size", "expert_model_parallel_size", "num_experts", "tensor_parallel_degree",
+    "pipeline_parallel_degree", "context_parallel_degree", "local_batch_size", "lora_r", "lora_rank",
+}  # fmt: skip
+"""what tools call sizes that no step is without; said to have no effect, they would be lost"""
 _OTHER_WORD = {"bf16": "fp16", "fp16": "bf16", "bfloat16": "float16", "float16": "bfloat16"}
 _VALUE = r"""(?P<before>["']?\s*[=:\s]\s*["']?)(?P<value>[^\s"',})\\]+)"""
 _MISSING = "(left to fill in)"
@@ -76,6 +84,16 @@ def _other(value: Any) -> str | None:
         return str(not value).lower()
     text = str(value)
     return str(2 * int(text)) if re.fullmatch(r"[1-9]\d{0,8}", text) else _OTHER_WORD.get(text)
+
+
+def quiet(imported: ImportedScenario) -> list[str]:
+    """Sizes of more than one that are said to have no effect, and were not merely given again further down."""
+    return [
+        f"{fate.key.written} {fate.key.value}: {fate.why}"
+        for fate in imported.fates
+        if fate.kind == "no effect" and fate.key.name.rpartition(".")[2] in SIZES and re.fullmatch(r"\d+", str(fate.key.value))
+        and int(fate.key.value) > 1 and not fate.why.startswith("given again")
+    ]  # fmt: skip
 
 
 def outcome(change: Change, file: str, before: Mapping[str, Any]) -> str:

@@ -57,7 +57,7 @@ class Verdict:
     file: str
     kind: str
     verdict: str
-    """accepted | other tool (accepted as a job of another tool) | unbuildable (what was imported cannot be simulated) | refused | traceback"""
+    """accepted | other tool (accepted, as a job of another one) | unbuildable (imported, and does not check) | refused | traceback"""
     tool: str = ""
     questions: int | str = ""
     """lines left to the reader"""

@@ -1,6 +1,6 @@
 """Parameters of every ``config.json`` below a folder: parsim's count against the module that transformers builds on ``meta``.
 
-    python tests/crosscheck/folder_parameters.py FOLDER [--all]     # exit code 1 if a count differs
+python tests/crosscheck/folder_parameters.py FOLDER [--all | --totals]     # exit code 1 if a count differs
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-import transformers
-from torch_side import class_of, parameters
+from torch_side import class_of, parameters, torch, transformers
 
 from parsim.errors import InputError
 from parsim.model.catalogue import build_model
@@ -32,14 +30,17 @@ class Compared:
     file: str
     model_type: str
     end: str
-    """equal | equal to the text part | differs | refused by parsim | transformers has no class for it | transformers cannot build it"""
+    """equal | equal to the text part | differs | refused by parsim | transformers has no class for it | transformers cannot build it
+
+    A refusal also says whether transformers knows the model type.
+    """
     ours: int | None = None
     theirs: int | None = None
     why: str = ""
 
     def __str__(self) -> str:
         counts = "" if self.theirs is None else f"  parsim {self.ours}, transformers {self.theirs}"
-        return f"{self.end:32}  {self.model_type:20}  {self.file}{counts}  {self.why}".rstrip()
+        return f"{self.end:40}  {self.model_type:20}  {self.file}{counts}  {self.why}".rstrip()
 
 
 def compared(folder: Path) -> Iterator[Compared]:
@@ -60,7 +61,8 @@ def compare(tree: Mapping[str, Any], file: str) -> Compared:
         ours = parameter_count(build_model(tree, name=file, base_lookup=lambda _: {}))
     except InputError as error:
         finding = error.findings[0]
-        return Compared(file, kind, "refused by parsim", why=f"{finding.path}: {finding.message}"[:120])
+        known = ", known to transformers" if kind in transformers.CONFIG_MAPPING else ""
+        return Compared(file, kind, f"refused by parsim{known}", why=f"{finding.path}: {finding.message}"[:120])
     try:
         theirs = counted(tree)
         if theirs is None:
@@ -92,11 +94,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python tests/crosscheck/folder_parameters.py", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--all", action="store_true", help="show every file, not only counts that differ")
+    parser.add_argument("--totals", action="store_true", help="name no file")
     given = parser.parse_args()
     ends: Counter[str] = Counter()
     for one in compared(given.folder):
         ends[one.end] += 1
-        if given.all or one.end in ("differs", "transformers cannot build it"):
+        if given.all or (not given.totals and one.end in ("differs", "transformers cannot build it")):
             print(one)
     print("\n".join(f"{count:5} {end}" for end, count in ends.most_common()))
     return int(ends["differs"] > 0)
