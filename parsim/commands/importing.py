@@ -69,7 +69,7 @@ def config(
         keys = [fate.as_dict() for fate in imported.fates]
         warnings = [finding.as_dict() for finding in imported.warnings]
         rest = {"keys": keys, "to_fill": list(imported.to_fill), "warnings": warnings, "file": None if out is None else str(out)}
-        say_json({"parsim": 1, "tool": imported.tool, "scenario": imported.tree, **rest})
+        say_json({"parsim": 1, "tool": imported.tool, "evidence": imported.evidence, "scenario": imported.tree, **rest})
     elif out is None:
         say(imported.yaml, escapes=True)
     else:

@@ -71,8 +71,10 @@ class Line:
 class ImportDraft:
     """Collects the lines of a scenario; every key of the source ends in exactly one way."""
 
-    def __init__(self, tool: str, file: str, given: Given) -> None:
+    def __init__(self, tool: str, file: str, given: Given, evidence: str = "") -> None:
         self.tool = tool
+        self.evidence = evidence
+        """the keys by which the file was told to be the tool's"""
         self.file = file
         self.given = given
         self.lines: dict[str, Line] = {}
@@ -271,6 +273,8 @@ class ImportedScenario:
     """scenario keys that are left to the reader"""
     warnings: tuple[Finding, ...]
     """keys that are not modelled or unknown, lines to fill in, and what else to check"""
+    evidence: str = ""
+    """the keys by which it was told to be the tool's"""
 
 
 def finished(draft: ImportDraft) -> ImportedScenario:
@@ -285,7 +289,7 @@ def finished(draft: ImportDraft) -> ImportedScenario:
     yaml = "\n".join([*_heading(draft), *_body(draft), *_remains(draft, fates)]) + "\n"
     tree = files.parse_text(yaml, draft.given.name).tree
     holes = tuple(path for path, line in draft.lines.items() if line.value == PLACEHOLDER)
-    return ImportedScenario(draft.tool, tree, yaml, tuple(fates), holes, tuple(_warnings(draft, fates, holes)))
+    return ImportedScenario(draft.tool, tree, yaml, tuple(fates), holes, tuple(_warnings(draft, fates, holes)), draft.evidence)
 
 
 def _unused(draft: ImportDraft) -> None:
@@ -303,7 +307,8 @@ def _unused(draft: ImportDraft) -> None:
 
 def _heading(draft: ImportDraft) -> list[str]:
     source = "standard input" if draft.file == "-" else draft.file
-    lines = [f"# From {printable(source)} ({draft.tool}); behind each value stands what it came from."]
+    told = f" as {draft.tool} ({draft.evidence})" if draft.evidence else f" as {draft.tool}"
+    lines = [f"# From {printable(source)}, read{told}; behind each value stands what it came from."]
     if any(line.value == PLACEHOLDER for line in draft.lines.values()):
         lines.append(f"# What the configuration does not say is to be filled in: {PLACEHOLDER}.")
     return [*lines, f"name: {flow(draft.given.name)}", ""]

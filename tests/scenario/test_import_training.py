@@ -759,10 +759,10 @@ def test_what_is_no_training_configuration(text: str) -> None:
 
 def test_an_unknown_tool_and_a_wrong_kind_of_text() -> None:
     with pytest.raises(ScenarioError, match="known: megatron, deepspeed"):
-        from_text("{}", "nemo")
+        from_text("{}", "word")
     with pytest.raises(ScenarioError, match="a shell script or arguments are expected"):
         from_text("a: 1\n", "megatron")
-    with pytest.raises(ScenarioError, match="writes YAML or JSON"):
+    with pytest.raises(ScenarioError, match="writes YAML, JSON or TOML"):
         from_text("--num-layers 3", "deepspeed")
 
 
