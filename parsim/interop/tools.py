@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from parsim.interop.accelerate import read_accelerate, to_fsdp
+from parsim.interop.axolotl import read_axolotl
 from parsim.interop.deepspeed import read_deepspeed, to_deepspeed
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.megatron.megatron import read_megatron, to_megatron
@@ -83,10 +84,12 @@ RECORDS = (
         shared=("stage", "dataset_dir", "template", "dataset"),
         programs=("llamafactory-cli", "llamafactory"),
     ),
+    Tool(
+        "axolotl", "axolotl", has=("hf", "deepspeed", "accelerate"), read=read_axolotl,
+        own=("base_model", "sequence_len", "sample_packing", "val_set_size", "lora_target_linear", "dataset_prepared_path"),
+        programs=("axolotl",),
+    ),
     # known by name only: refused, so that they are not taken for another tool that has some of their keys
-    Tool("axolotl", "axolotl", forms=BOTH, has=("hf", "deepspeed", "accelerate"),
-         own=("base_model", "sequence_len", "sample_packing", "val_set_size", "lora_target_linear", "dataset_prepared_path"),
-         programs=("axolotl",)),
     Tool("neox", "GPT-NeoX", has=("deepspeed", "hf"), programs=("deepy.py",),
          own=("pipe_parallel_size", "model_parallel_size", "pos_emb", "no_weight_tying", "attention_config", "checkpoint_activations"),
          shared=("num_layers", "hidden_size", "num_attention_heads", "seq_length")),
