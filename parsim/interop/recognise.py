@@ -127,7 +127,7 @@ def check_readable(tool: Tool, foreign: Foreign, evidence: str) -> Reader:
 def claims(tools: Mapping[str, Tool], foreign: Foreign) -> list[Claim]:
     """Every tool that claims it: by its own keys, else by those that it shares, without tools whose keys another claimant has too."""
     options = dict.fromkeys(key.name for key in foreign.call.options) if foreign.call is not None else {}
-    documents = [document for document in (foreign.document, *foreign.named) if document is not None]
+    documents = [document for document in (foreign.document, *foreign.more, *foreign.named) if document is not None]
     keys = dict.fromkeys(name for document in documents for name in _keys(document.tree, ""))
     certain: list[Claim] = []
     likely: list[Claim] = []

@@ -14,6 +14,7 @@ from parsim.interop.axolotl import read_axolotl
 from parsim.interop.deepspeed import read_deepspeed, to_deepspeed
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.megatron.megatron import read_megatron, to_megatron
+from parsim.interop.neox import read_neox
 from parsim.interop.recognise import Foreign, Tool, claims
 from parsim.interop.torchtitan import read_torchtitan
 from parsim.interop.trainer import read_trainer
@@ -92,13 +93,15 @@ RECORDS = (
     ),
     Tool(
         "torchtitan", "torchtitan", read=read_torchtitan, programs=("torchtitan",),
-        own=("parallelism.*", "model.flavor", "training.local_batch_size", "training.seq_len", "activation_checkpoint.mode",
-             "job.dump_folder", "experimental.pipeline_parallel_degree"),
+        own=("model.flavor", "training.local_batch_size", "training.seq_len", "activation_checkpoint.mode", "job.dump_folder",
+             "experimental.pipeline_parallel_degree", "parallelism.*"),
+    ),
+    Tool(
+        "neox", "GPT-NeoX", read=read_neox, has=("deepspeed", "hf"), programs=("deepy.py",), merges=True,
+        own=("pipe_parallel_size", "model_parallel_size", "pos_emb", "no_weight_tying", "attention_config", "checkpoint_activations"),
+        shared=("num_layers", "hidden_size", "num_attention_heads", "seq_length"),
     ),
     # known by name only: refused, so that they are not taken for another tool that has some of their keys
-    Tool("neox", "GPT-NeoX", has=("deepspeed", "hf"), programs=("deepy.py",),
-         own=("pipe_parallel_size", "model_parallel_size", "pos_emb", "no_weight_tying", "attention_config", "checkpoint_activations"),
-         shared=("num_layers", "hidden_size", "num_attention_heads", "seq_length")),
     Tool("nemo", "NeMo", programs=("nemo", "megatron_gpt_pretraining.py"),
          own=("model.tensor_model_parallel_size", "model.micro_batch_size", "model.encoder_seq_length", "model.megatron_amp_O2",
               "trainer.num_nodes", "exp_manager")),

@@ -1,7 +1,8 @@
 """torchtitan's TOML as a scenario: flavour, batch, types, the degrees of its mesh, activation checkpointing and the compiler.
 
 What the keys mean: pytorch/torchtitan, torchtitan/config/job_config.py (2025) and torchtitan/config_manager.py (2024); defaults are
-those of 2025. FSDP keeps fp32 shards and gathers them in the type of mixed precision; with a pipeline, a local batch is cut into micro-batches.
+those of 2025. FSDP keeps fp32 shards and gathers them in the type of mixed precision; with a pipeline, a local batch is cut into
+micro-batches.
 """
 
 from __future__ import annotations
@@ -171,6 +172,8 @@ def _batch(draft: ImportDraft, source: Source, degrees: dict[str, int], local: i
             "training.gradient_accumulation", count, total, note=f"local batch {local} / {micro}" if count > 1 else "one local batch"
         )
     draft.harmless(total, "one local batch per rank")
+    if degrees["pipeline"] > 1:
+        draft.harmless(key, "it is one micro-batch")
 
 
 def _precision(draft: ImportDraft, source: Source, degrees: dict[str, int]) -> None:
