@@ -56,7 +56,8 @@ class Fate:
         """For a JSON document."""
         key = self.key
         place = {"file": key.file, "line": key.line, "column": key.column}
-        return {"key": key.written, "value": key.value, **place, "became": self.kind, "to": self.to, "why": self.why}
+        value = key.value if key.original is None else key.original
+        return {"key": key.written, "value": value, **place, "became": self.kind, "to": self.to, "why": self.why}
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +334,7 @@ def _body(draft: ImportDraft) -> list[str]:
 def _rows(key: str, node: Line | dict[str, Any], depth: int, main: str) -> Iterator[tuple[str, str]]:
     indent = "  " * depth
     if isinstance(node, Line):
-        said = [part.quoted(main) for part in node.keys]
+        said = dict.fromkeys(part.quoted(main) for part in node.keys)
         yield f"{indent}{key}: {flow(node.value)}", "; ".join([*said, *([node.note] if node.note else [])])
         return
     yield f"{indent}{key}:", ""

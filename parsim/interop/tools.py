@@ -14,6 +14,7 @@ from parsim.interop.axolotl import read_axolotl
 from parsim.interop.deepspeed import read_deepspeed, to_deepspeed
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.megatron.megatron import read_megatron, to_megatron
+from parsim.interop.nemo import read_nemo
 from parsim.interop.neox import read_neox
 from parsim.interop.recognise import Foreign, Tool, claims
 from parsim.interop.torchtitan import read_torchtitan
@@ -87,7 +88,7 @@ RECORDS = (
         programs=("llamafactory-cli", "llamafactory"),
     ),
     Tool(
-        "axolotl", "axolotl", has=("hf", "deepspeed", "accelerate"), read=read_axolotl,
+        "axolotl", "axolotl", read=read_axolotl,
         own=("base_model", "sequence_len", "sample_packing", "val_set_size", "lora_target_linear", "dataset_prepared_path"),
         programs=("axolotl",),
     ),
@@ -97,14 +98,18 @@ RECORDS = (
              "experimental.pipeline_parallel_degree", "parallelism.*"),
     ),
     Tool(
-        "neox", "GPT-NeoX", read=read_neox, has=("deepspeed", "hf"), programs=("deepy.py",), merges=True,
+        "neox", "GPT-NeoX", read=read_neox, has=("deepspeed",), programs=("deepy.py",), merges=True,
         own=("pipe_parallel_size", "model_parallel_size", "pos_emb", "no_weight_tying", "attention_config", "checkpoint_activations"),
         shared=("num_layers", "hidden_size", "num_attention_heads", "seq_length"),
     ),
+    Tool(
+        "nemo", "NeMo", read=read_nemo, programs=("nemo", "megatron_gpt_pretraining.py"),
+        own=("model.tensor_model_parallel_size", "model.micro_batch_size", "model.encoder_seq_length", "model.megatron_amp_O2",
+             "exp_manager", "trainer.strategy.tensor_model_parallel_size", "trainer.strategy.ddp", "ddp.use_distributed_optimizer",
+             "ddp.grad_reduce_in_fp32", "mixed_precision.bf16"),
+        shared=("train.micro_batch_size", "train.global_batch_size", "train.train_iters", "trainer.num_nodes", "model._target_"),
+    ),
     # known by name only: refused, so that they are not taken for another tool that has some of their keys
-    Tool("nemo", "NeMo", programs=("nemo", "megatron_gpt_pretraining.py"),
-         own=("model.tensor_model_parallel_size", "model.micro_batch_size", "model.encoder_seq_length", "model.megatron_amp_O2",
-              "trainer.num_nodes", "exp_manager")),
     Tool("megatron-yaml", "Megatron-LM's YAML (--yaml-cfg)", own=("language_model.num_layers", "model_parallel.tensor_model_parallel_size"),
          instead="give the options of the command line instead"),
     Tool("torchtune", "torchtune", own=("model._component_", "tokenizer._component_", "optimizer._component_", "loss._component_"),
@@ -115,7 +120,7 @@ RECORDS = (
          has=("accelerate",), instead="write the scenario: parsim new"),
     Tool("nemo-automodel", "NeMo AutoModel", own=("step_scheduler.*", "packed_sequence.packed_sequence_size"), has=("nemo",),
          instead="write the scenario: parsim new"),
-    Tool("litgpt", "LitGPT", own=("train.micro_batch_size", "train.lr_warmup_steps"), instead="write the scenario: parsim new"),
+    Tool("litgpt", "LitGPT", own=("train.lr_warmup_steps", "train.max_tokens"), instead="write the scenario: parsim new"),
     Tool("parsim", "a scenario of parsim", own=("cluster.topology", "training.sequence_length", "parallel.tensor.size"),
          instead="it needs no import: parsim run FILE"),
     Tool("verl", "verl", own=("actor_rollout_ref.*", "algorithm.adv_estimator"), forms=BOTH, programs=("verl",),

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from parsim.interop.import_draft import ImportDraft
-from parsim.interop.import_sections import Count, Sizes, write_cluster, write_micro_batch, write_model, write_sequence_length
+from parsim.interop.import_sections import Count, Sizes, sizes, write_cluster, write_micro_batch, write_model, write_sequence_length
 from parsim.interop.keys import Key, Source, of_document
 from parsim.interop.recognise import Foreign
 from parsim.interop.titan_pipeline import write_pipeline
@@ -37,7 +37,7 @@ def read_torchtitan(draft: ImportDraft, foreign: Foreign) -> None:
     if foreign.document is None:
         return
     source = of_document(foreign.document, "torchtitan")
-    sizes = _model(draft, source)
+    found = _model(draft, source)
     degrees = _degrees(draft, source)
     shards = source.of("parallel.data.shards")
     total = prod(degrees.values()) if degrees["shards"] > 0 else None
@@ -49,7 +49,7 @@ def read_torchtitan(draft: ImportDraft, foreign: Foreign) -> None:
         write_sequence_length(draft, length)
     _mesh(draft, source, degrees)
     local = _local_batch(draft, source)
-    write_pipeline(draft, source, degrees["pipeline"], sizes.layers if sizes is not None else None, local)
+    write_pipeline(draft, source, degrees["pipeline"], found.layers if found is not None else None, local)
     _batch(draft, source, degrees, local)
     _precision(draft, source, degrees)
     _optimizer(draft, source)
@@ -75,17 +75,16 @@ def _model(draft: ImportDraft, source: Source) -> Sizes | None:
             what = f"flavour {size or 'debugmodel'} of {family} is not in the catalogue"
             draft.fill("model", f"{what}: {EXAMPLES['model']} (--model)", name, flavour)
             return None
-        sizes = write_model(draft, None)
+        found = write_model(draft, None)
         draft.harmless(name, f"replaced by --model {draft.given.model}")
         draft.harmless(flavour, f"replaced by --model {draft.given.model}")
-        return sizes
-    sizes = write_model(draft, Key("model", f"model.flavor = {size} of {family}", ours, draft.file))
+        return found
     draft.write("model", ours, name, flavour, note=f"{family} {size}")
     if plain != size and not size.endswith("_irope"):
         draft.remark(f"flavour {size} masks attention between documents; parsim takes it over whole samples", "model")
     if family == "llama4" and not size.endswith("_irope"):
         draft.remark("the catalogue's Llama 4 attends in chunks (iRoPE); this flavour does not", "model")
-    return sizes
+    return sizes(ours, None)
 
 
 def _degrees(draft: ImportDraft, source: Source) -> dict[str, int]:

@@ -86,5 +86,7 @@ def test_the_user_decides() -> None:
 
 def test_a_command_whose_file_is_another_tools(tmp_path: Path) -> None:
     (tmp_path / "config.yml").write_text("pipe_parallel_size: 1\nnum_layers: 12\n", encoding="utf-8")
-    with pytest.raises(ScenarioError, match="pipe_parallel_size"):
+    with pytest.raises(ScenarioError, match=r"import the file that the command names: parsim import .*config.yml"):
+        from_text("deepspeed run.py config.yml --micro_steps 4", file=str(tmp_path / "run.sh"))
+    with pytest.raises(ScenarioError, match="for Hugging Face TrainingArguments: per_device_train_batch_size; for GPT-NeoX: pipe_parallel"):
         from_text("deepspeed run.py config.yml --per_device_train_batch_size 4", file=str(tmp_path / "run.sh"))
