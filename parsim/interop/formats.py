@@ -95,6 +95,8 @@ def _mapping(text: str, file: str) -> files.Document | None:
         return read_toml(text, file)
     if file.endswith(".py") or (not text.startswith("#!") and _PYTHON.search(text)):
         refuse_python(TABLE, text, file)
+    if file.endswith((".sh", ".slurm", ".sbatch")):
+        return None
     is_json = text.lstrip().startswith("{")
     rows = [row for row in text.splitlines() if row.strip() and not row.lstrip().startswith("#")]
     commands = sum(_COMMAND.search(row) is not None for row in rows)

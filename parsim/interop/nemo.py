@@ -36,6 +36,7 @@ SIZES = (
 )  # fmt: skip
 """what may stand beside the class of a model"""
 OTHER_JOBS = ("peft.", "model.peft.", "model.teacher.", "model.kd_config.", "model.lora_tuning.")
+ENCODERS = ("model.encoder.num_layers", "model.encoder.hidden_size", "model.bert_", "model.mm_cfg.", "model.vision_config.")
 RECIPES: Mapping[str, Mapping[str, Any]] = {
     "mixed": {},
     "with_fp8_delayed_scaling_mixed": {"fp8_format": "hybrid", "fp8_recipe": "delayed", "fp8_param_gather": True},
@@ -57,7 +58,8 @@ def read_nemo(draft: ImportDraft, foreign: Foreign) -> None:
         return
     table = key_table("nemo")
     spelled = files.read(Path(__file__).parent / "tables" / "nemo.yaml").tree
-    keys = list(_resolved(draft, of_document(foreign.document, "nemo").keys))
+    sections = str(spelled["sections"]).split()
+    keys = list(_resolved(draft, of_document(foreign.document, "nemo").keys, sections))
     renamed: list[Key] = []
     classes: list[Key] = []
     for key in keys:
@@ -65,6 +67,9 @@ def read_nemo(draft: ImportDraft, foreign: Foreign) -> None:
             if not key.name.endswith("_target_"):
                 draft.errors.append(key.finding("not supported yet: adapters and distillation of NeMo", "leave the section out"))
             draft.harmless(key, "the section counts")
+        elif key.name.startswith(ENCODERS) and key.value is not None:
+            draft.errors.append(key.finding("not supported yet: an encoder beside the decoder", "parsim reads NeMo's GPT"))
+            draft.harmless(key, "of a model that is refused")
         elif key.name.endswith("_target_"):
             classes.append(key)
         else:
@@ -91,7 +96,7 @@ def read_nemo(draft: ImportDraft, foreign: Foreign) -> None:
     _one_fate_each(draft)
 
 
-def _resolved(draft: ImportDraft, keys: tuple[Key, ...]) -> Iterator[Key]:
+def _resolved(draft: ImportDraft, keys: tuple[Key, ...], sections: list[str]) -> Iterator[Key]:
     """Keys with their interpolations followed; what stays open is an error where it matters."""
     values = {key.name: key.value for key in keys}
     table = key_table("nemo")
@@ -104,10 +109,9 @@ def _resolved(draft: ImportDraft, keys: tuple[Key, ...]) -> Iterator[Key]:
                 break
             value, steps = values[path], steps + 1
         plain = replace(key, value=value, original=key.value) if steps else key
-        last = key.name.rpartition(".")[2]
         if isinstance(value, str) and ("${" in value or value == "???"):
-            idle = any(table.reason(table.harmless, name) for name in (key.name, last, key.name.partition(".")[0]))
-            if idle or key.name.startswith(("exp_manager", "run", "model.data", "log", "checkpoint")):
+            idle = any(table.reason(table.harmless, name) for name in (key.name, _behind(key.name, sections)))
+            if idle or key.name.startswith(("model.data.", "model.tokenizer.", "tokenizer.")):
                 draft.harmless(key, "it names a file or a logger")
             else:
                 draft.errors.append(key.finding(f"{value} is open: parsim follows plain references only", "write the value itself"))
@@ -115,12 +119,14 @@ def _resolved(draft: ImportDraft, keys: tuple[Key, ...]) -> Iterator[Key]:
         yield plain
 
 
+def _behind(name: str, sections: list[str]) -> str:
+    """The name of a key in its section."""
+    return name.removeprefix(next((section for section in sections if name.startswith(section)), ""))
+
+
 def _renamed(key: Key, spelled: Mapping[str, Any]) -> Iterator[Key]:
     """The key by the option of Megatron-LM that it is; `spelled` is the table."""
-    section = next((section for section in str(spelled["sections"]).split() if key.name.startswith(section)), "")
-    name = key.name.removeprefix(section)
-    if section == "model.optim." and name == "name":
-        name = "optimizer"
+    name = "optimizer" if key.name == "model.optim.name" else _behind(key.name, str(spelled["sections"]).split())
     if key.value is not None and name in spelled["inverted"] and isinstance(key.value, bool):
         yield replace(key, name=spelled["inverted"][name], value=not key.value, original=key.value)
         return

@@ -136,7 +136,7 @@ def _mlp(draft: ImportDraft, source: Source) -> None:
     """Width and activation; gated ones are made two thirds as wide, and both are rounded up to a multiple."""
     kind, width, factor, multiple = (source.of(f"model.{name}") for name in ("activation", "mlp", "expansion", "mlp_multiple"))
     word = "gelu" if kind is None else str(kind.value)
-    if word not in ("gelu", "relu", "swish", *GATED) and kind is not None:
+    if word not in ("gelu", "relu", "swish", "silu", *GATED) and kind is not None:
         draft.errors.append(kind.finding(f"not supported yet: an MLP with {word}", f"gelu, relu, swish, {', '.join(GATED)}"))
         return
     gated = word in GATED
@@ -229,6 +229,11 @@ def _cluster(draft: ImportDraft, source: Source) -> None:
 def _precision(draft: ImportDraft, source: Source) -> None:
     """``precision``, where DeepSpeed's sections do not say it."""
     kind, old = source.of("training.precision.kind"), source.get("fp16.type")
+    names = [key.name.partition(".")[0] for key in source.keys]
+    if not any(name in names for name in ("precision", "fp16", "bf16", "optimizer", "train_batch_size", "train_micro_batch_size_per_gpu")):
+        draft.fill("training.precision", "fp16, bf16 or fp32: the other files of the job say it")
+        draft.remark("this is a part of a job: give its other files too, parsim import A.yml B.yml")
+        return
     if old is not None and str(old.value) == "bfloat16":
         draft.errors.append(old.finding("bfloat16 is a type of its own here", "write bf16: {enabled: true}"))
     word = None if kind is None else source.table.rows["training.precision.kind"].ours(str(kind.value))

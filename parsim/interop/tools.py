@@ -22,6 +22,7 @@ from parsim.interop.trainer import read_trainer
 from parsim.scenario import files
 
 BOTH = ("document", "command")
+OWN = "write the scenario: parsim new"
 
 
 def _megatron(draft: ImportDraft, foreign: Foreign) -> None:
@@ -113,18 +114,25 @@ RECORDS = (
     Tool("megatron-yaml", "Megatron-LM's YAML (--yaml-cfg)", own=("language_model.num_layers", "model_parallel.tensor_model_parallel_size"),
          instead="give the options of the command line instead"),
     Tool("torchtune", "torchtune", own=("model._component_", "tokenizer._component_", "optimizer._component_", "loss._component_"),
-         programs=("tune",), instead="write the scenario: parsim new"),
+         programs=("tune",), instead=OWN),
     Tool("nanotron", "nanotron", own=("parallelism.dp", "parallelism.tp", "tokens.micro_batch_size", "tokens.sequence_length"),
-         has=("torchtitan",), instead="write the scenario: parsim new"),
+         has=("torchtitan",), instead=OWN),
     Tool("llm-foundry", "LLM Foundry", own=("device_train_microbatch_size", "global_train_batch_size", "variables.global_train_batch_size"),
-         has=("accelerate",), instead="write the scenario: parsim new"),
+         has=("accelerate",), instead=OWN),
     Tool("nemo-automodel", "NeMo AutoModel", own=("step_scheduler.*", "packed_sequence.packed_sequence_size"), has=("nemo",),
-         instead="write the scenario: parsim new"),
-    Tool("litgpt", "LitGPT", own=("train.lr_warmup_steps", "train.max_tokens"), instead="write the scenario: parsim new"),
+         instead=OWN),
+    Tool("litgpt", "LitGPT", own=("train.lr_warmup_steps", "train.max_tokens"), instead=OWN),
+    Tool("swift", "ms-swift", forms=BOTH, has=("hf", "megatron", "llama-factory"), programs=("swift",),
+         own=("tuner_type", "train_type", "sft_type", "rlhf_type", "attn_impl", "split_dataset_ratio"), instead=OWN),
+    Tool("flagscale", "FlagScale", own=("system.tensor_model_parallel_size", "system.no_shared_fs", "experiment.exp_name"),
+         has=("nemo",), instead=OWN),
+    Tool("primus", "Primus", own=("modules.pre_trainer.*", "work_group"), has=("nemo", "torchtitan"), instead=OWN),
+    Tool("nemo-rl", "NeMo RL", own=("policy.megatron_cfg.*", "policy.dtensor_cfg.*", "loss_fn.*"), has=("nemo", "nemo-automodel"),
+         instead=OWN),
     Tool("parsim", "a scenario of parsim", own=("cluster.topology", "training.sequence_length", "parallel.tensor.size"),
          instead="it needs no import: parsim run FILE"),
     Tool("verl", "verl", own=("actor_rollout_ref.*", "algorithm.adv_estimator"), forms=BOTH, programs=("verl",),
-         instead="write the scenario: parsim new"),
+         instead=OWN),
 )  # fmt: skip
 TABLE: Mapping[str, Tool] = {tool.name: tool for tool in RECORDS}
 """by the name after ``--from``"""
