@@ -36,6 +36,7 @@ SIZES = (
 )  # fmt: skip
 """what may stand beside the class of a model"""
 OTHER_JOBS = ("peft.", "model.peft.", "model.teacher.", "model.kd_config.", "model.lora_tuning.")
+MIXERS = ("hybrid_override_pattern", "hybrid_layer_pattern", "hybrid_attention_ratio", "is_hybrid_model")
 ENCODERS = ("model.encoder.num_layers", "model.encoder.hidden_size", "model.bert_", "model.mm_cfg.", "model.vision_config.")
 RECIPES: Mapping[str, Mapping[str, Any]] = {
     "mixed": {},
@@ -79,6 +80,7 @@ def read_nemo(draft: ImportDraft, foreign: Foreign) -> None:
     source = Source((key for key in renamed if key.name not in LAUNCH), table)
     launch = Source((key for key in renamed if key.name in LAUNCH), table)
     _agree(draft, renamed, "seq_length")
+    _activation(draft, renamed, classes)
     tensor = draft.take(source, "parallel.tensor.size") or 1
     layers = _model(draft, source, classes, spelled["classes"], tensor)
     write_launched(draft, launch)
@@ -180,6 +182,21 @@ def _agree(draft: ImportDraft, keys: list[Key], name: str) -> None:
             draft.errors.append(key.finding(text, "they are one number: write the same"))
 
 
+def _activation(draft: ImportDraft, keys: list[Key], classes: list[Key]) -> None:
+    """Megatron-Core's MLP is gelu, or gated with silu, where no class says otherwise; others and mixers are refused."""
+    gated = next((key for key in keys if key.name == "swiglu" and key.value is True), None)
+    for key in classes:
+        if not key.name.endswith("activation_func._target_"):
+            continue
+        word = _class(key)
+        if word not in (("silu", "swish") if gated is not None else ("gelu",)):
+            what = f"an MLP {'gated ' if gated is not None else ''}with {word}"
+            draft.errors.append(key.finding(f"not supported yet: {what}", "gated with silu, or gelu; or give the model with --model"))
+    for key in keys:
+        if key.name in MIXERS and key.value not in (None, 0, 0.0, False, ""):
+            draft.errors.append(key.finding("not supported yet: layers that carry a state", "give the model with --model"))
+
+
 def _model(draft: ImportDraft, source: Source, classes: list[Key], known: Mapping[str, str], tensor: int) -> int | None:
     """Sizes that are written, else those of the class that is named."""
     named = next((key for key in classes if key.name in ("model._target_", "model.config._target_") and _class(key) in known), None)
@@ -188,7 +205,11 @@ def _model(draft: ImportDraft, source: Source, classes: list[Key], known: Mappin
     if draft.given.model is None and named is not None and source.of("model.hidden") is None:
         _base(draft, source, named, known[_class(named)])
         return draft.whole(source.of("model.layers"), 1)
-    return read_model(draft, source, tensor)
+    layers = read_model(draft, source, tensor)
+    foreign = next((key for key in classes if key.name in ("model._target_", "model.config._target_")), None)
+    if draft.given.model is None and foreign is not None and layers is not None:
+        draft.remark(f"the sizes of {_class(foreign)} are read as those of a GPT: what its code says beside them is not known", "model")
+    return layers
 
 
 def _base(draft: ImportDraft, source: Source, named: Key, base: str) -> None:

@@ -153,6 +153,7 @@ REFUSED = [
     (NEOX, "moe_num_experts", "8", "not supported yet: mixtures of experts"),
     (NEOX, "attention-config", '[[["flash"], 16], [["mamba"], 16]]', "not supported yet: layers with flash, mamba"),
     (NEOX, "activation", '"mish"', "not supported yet: an MLP with mish"),
+    (NEOX, "fp16", '{"enabled": true, "type": "bfloat16"}', "write bf16: {enabled: true}"),
     (NEOX, "precision", '"int8"', "none of fp16, bfloat16 and fp32"),
     (TITAN, "name", '"flux"', "not supported yet: flux"),
     (TITAN, "pipeline_parallel_schedule", '"ZB1P"', "not supported yet: schedule ZB1P"),
@@ -164,6 +165,14 @@ REFUSED = [
     (NEMO, "num_query_groups", "${oc.env:GROUPS}", "${oc.env:GROUPS} is open"),
     (NEMO, "activation", "reglu", "not supported yet: an MLP with reglu"),
     (NEMO, "fsdp", "true", "not supported yet: FSDP of NeMo 1"),
+    (
+        BRIDGE,
+        "seq_length",
+        "8192\n  gated_linear_unit: true\n  activation_func: {_target_: torch.nn.functional.gelu}",
+        "an MLP gated with gelu",
+    ),
+    (BRIDGE, "seq_length", "8192\n  hybrid_override_pattern: M-M-", "not supported yet: layers that carry a state"),
+    (BRIDGE, "num_layers", "16\n  num_query_groups: 4\n  normalization: LayerNorm", "parsim does not change this of Llama3ModelProvider8B"),
     (BRIDGE, "mixed_precision", "mine", "not supported yet: the recipe mine"),
     (BRIDGE, "seq_length", "4096", "8192 here, model.seq_length: 4096"),
 ]
