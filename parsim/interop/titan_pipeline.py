@@ -57,6 +57,10 @@ def _stages(draft: ImportDraft, ranks: int, layers: int | None, schedule: str, e
     """Chunks per rank and the layers of each."""
     per_stage = draft.whole(each, 1)
     chunks = 2 if schedule in LOOPED else 1
+    if layers is not None and ranks * chunks > layers + 2:
+        text = f"{ranks} ranks x {chunks} stages for {layers} layers, embedding and head"
+        draft.errors += [key.finding(text, "use fewer ranks") for key in draft.lines["parallel.pipeline.size"].keys]
+        return
     if points is not None and points.value:
         counts = _cut(points, layers)
         if counts is None or len(counts) % ranks:
@@ -69,7 +73,7 @@ def _stages(draft: ImportDraft, ranks: int, layers: int | None, schedule: str, e
             draft.fill("parallel.pipeline.virtual_stages", f"(layers + 2) / {per_stage} layers per stage / {ranks} ranks", each)
             return
         stages = ceil((layers + 2) / per_stage)
-        if stages % ranks:
+        if stages % ranks or stages < ranks:
             text = f"({layers} layers + 2) / {per_stage} per stage = {stages} stages, no multiple of {ranks} ranks"
             draft.errors.append(each.finding(text, "torchtitan refuses this: use another number of layers per stage"))
             return

@@ -158,6 +158,7 @@ REFUSED = [
     (TITAN, "name", '"flux"', "not supported yet: flux"),
     (TITAN, "pipeline_parallel_schedule", '"ZB1P"', "not supported yet: schedule ZB1P"),
     (TITAN, "pipeline_parallel_microbatch_size", "3", "a local batch of 8 samples is not cut into whole micro-batches"),
+    (TITAN, "pipeline_parallel_degree", "1000000000", "1000000000 ranks x 2 stages for 32 layers, embedding and head"),
     (TITAN, "mode", '"memory_budget"', "not supported yet: activation checkpointing by memory_budget"),
     (TITAN, "recipe_name", '"rowwise_with_gw_hp"', "not supported yet: weight gradients in bf16"),
     (TITAN, "data_parallel_shard_degree", "1", "float8 products of fp32 weights"),
