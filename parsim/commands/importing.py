@@ -22,7 +22,7 @@ class _Commands(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-TOOLS = "megatron | deepspeed | accelerate | hf | llama-factory | axolotl | torchtitan | neox | nemo"
+TOOLS = "megatron | deepspeed | accelerate | hf | llama-factory | axolotl | torchtitan | neox | nemo | flagscale"
 imports = typer.Typer(name="import", cls=_Commands, help="Turn foreign files into YAML to read and edit.", no_args_is_help=True)
 
 

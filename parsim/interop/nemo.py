@@ -60,7 +60,7 @@ def read_nemo(draft: ImportDraft, foreign: Foreign) -> None:
     table = key_table("nemo")
     spelled = files.read(Path(__file__).parent / "tables" / "nemo.yaml").tree
     sections = str(spelled["sections"]).split()
-    keys = list(_resolved(draft, of_document(foreign.document, "nemo").keys, sections))
+    keys = list(resolved(draft, of_document(foreign.document, "nemo").keys, sections, "nemo"))
     renamed: list[Key] = []
     classes: list[Key] = []
     for key in keys:
@@ -98,10 +98,10 @@ def read_nemo(draft: ImportDraft, foreign: Foreign) -> None:
     _one_fate_each(draft)
 
 
-def _resolved(draft: ImportDraft, keys: tuple[Key, ...], sections: list[str]) -> Iterator[Key]:
-    """Keys with their interpolations followed; what stays open is an error where it matters."""
+def resolved(draft: ImportDraft, keys: tuple[Key, ...], sections: list[str], tool: str) -> Iterator[Key]:
+    """Keys with OmegaConf's interpolations followed; what stays open is an error where it matters to the table of `tool`."""
     values = {key.name: key.value for key in keys}
-    table = key_table("nemo")
+    table = key_table(tool)
     for key in keys:
         value, steps = key.value, 0
         while isinstance(value, str) and steps < DEPTH and (match := _REFERENCE.fullmatch(value.strip())):
@@ -112,7 +112,7 @@ def _resolved(draft: ImportDraft, keys: tuple[Key, ...], sections: list[str]) ->
             value, steps = values[path], steps + 1
         plain = replace(key, value=value, original=key.value) if steps else key
         if isinstance(value, str) and ("${" in value or value == "???"):
-            idle = any(table.reason(table.harmless, name) for name in (key.name, _behind(key.name, sections)))
+            idle = any(table.reason(table.harmless, name) for name in (key.name, behind(key.name, sections)))
             if idle or key.name.startswith(("model.data.", "model.tokenizer.", "tokenizer.")):
                 draft.harmless(key, "it names a file or a logger")
             else:
@@ -121,14 +121,14 @@ def _resolved(draft: ImportDraft, keys: tuple[Key, ...], sections: list[str]) ->
         yield plain
 
 
-def _behind(name: str, sections: list[str]) -> str:
+def behind(name: str, sections: list[str]) -> str:
     """The name of a key in its section."""
     return name.removeprefix(next((section for section in sections if name.startswith(section)), ""))
 
 
 def _renamed(key: Key, spelled: Mapping[str, Any]) -> Iterator[Key]:
     """The key by the option of Megatron-LM that it is; `spelled` is the table."""
-    name = "optimizer" if key.name == "model.optim.name" else _behind(key.name, str(spelled["sections"]).split())
+    name = "optimizer" if key.name == "model.optim.name" else behind(key.name, str(spelled["sections"]).split())
     if key.value is not None and name in spelled["inverted"] and isinstance(key.value, bool):
         yield replace(key, name=spelled["inverted"][name], value=not key.value, original=key.value)
         return

@@ -12,6 +12,7 @@ from pathlib import Path
 from parsim.interop.accelerate import read_accelerate, to_fsdp
 from parsim.interop.axolotl import read_axolotl
 from parsim.interop.deepspeed import read_deepspeed, to_deepspeed
+from parsim.interop.flagscale import read_flagscale
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.megatron.megatron import read_megatron, to_megatron
 from parsim.interop.nemo import read_nemo
@@ -110,6 +111,10 @@ RECORDS = (
              "ddp.grad_reduce_in_fp32", "mixed_precision.bf16"),
         shared=("train.micro_batch_size", "train.global_batch_size", "train.train_iters", "trainer.num_nodes", "model._target_"),
     ),
+    Tool(
+        "flagscale", "FlagScale", read=read_flagscale, has=("nemo",), merges=True,
+        own=("system.tensor_model_parallel_size", "system.no_shared_fs", "experiment.exp_name", "experiment.runner.nnodes"),
+    ),
     # known by name only: refused, so that they are not taken for another tool that has some of their keys
     Tool("megatron-yaml", "Megatron-LM's YAML (--yaml-cfg)", own=("language_model.num_layers", "model_parallel.tensor_model_parallel_size"),
          instead="give the options of the command line instead"),
@@ -124,8 +129,6 @@ RECORDS = (
     Tool("litgpt", "LitGPT", own=("train.lr_warmup_steps", "train.max_tokens"), instead=OWN),
     Tool("swift", "ms-swift", forms=BOTH, has=("hf", "megatron", "llama-factory"), programs=("swift",),
          own=("tuner_type", "train_type", "sft_type", "rlhf_type", "attn_impl", "split_dataset_ratio"), instead=OWN),
-    Tool("flagscale", "FlagScale", own=("system.tensor_model_parallel_size", "system.no_shared_fs", "experiment.exp_name"),
-         has=("nemo",), instead=OWN),
     Tool("primus", "Primus", own=("modules.pre_trainer.*", "work_group"), has=("nemo", "torchtitan"), instead=OWN),
     Tool("nemo-rl", "NeMo RL", own=("policy.megatron_cfg.*", "policy.dtensor_cfg.*", "loss_fn.*"), has=("nemo", "nemo-automodel"),
          instead=OWN),

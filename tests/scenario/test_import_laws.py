@@ -69,6 +69,7 @@ ASKED = {
     ),
     "torchtitan": "model.name model.flavor model.converters float8.enable_float8_linear compile.components training.data_parallel_type",
     "neox": "tokenizer_type vocab_file attention_config train_impl moe_num_experts partition_activations clip_grad mlp_type",
+    "flagscale": "model.num_layers model.hidden_size system.precision.bf16 experiment.runner.nnodes system.hetero.enable_hetero",
     "nemo": (
         "model.num_layers model.hidden_size model.activation model.bias model.megatron_amp_O2 trainer.precision mixed_precision "
         "model.optim.name model.num_query_groups model.encoder_seq_length trainer.devices model._target_ model.fsdp ddp.bucket_size"

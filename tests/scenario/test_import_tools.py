@@ -275,6 +275,33 @@ def test_law_a_split_holds_every_layer_and_is_even_with_embedding_and_head(layer
     assert max(weights) - min(weights) <= 1
 
 
+FLAGSCALE = """
+system:
+  tensor_model_parallel_size: 2
+  pipeline_model_parallel_size: 2
+  use_distributed_optimizer: true
+  precision: {bf16: true}
+  checkpoint: {save_interval: "${experiment.save_steps}"}
+model: {num_layers: 8, hidden_size: 512, num_attention_heads: 8, seq_length: 1024, max_position_embeddings: 1024, micro_batch_size: 2,
+        global_batch_size: 64, hidden_dropout: 0.0, attention_dropout: 0.0, optimizer: {clip_grad: 1.0, lr_scheduler: {lr: 1.0e-4}}}
+data: {tokenizer: {tokenizer_type: GPT2BPETokenizer}}
+"""
+
+
+def test_flagscale_is_megatron_in_sections_with_its_launcher_in_another_file() -> None:
+    """Second way: the same options as a command of Megatron-LM."""
+    runner = "experiment: {exp_name: x, save_steps: 100, runner: {nnodes: 2, nproc_per_node: 8, rdzv_backend: static}}"
+    imported = import_config(FLAGSCALE, "train.yaml", Given(on="dgx-a100-80gb"), more=[(runner, "config.yaml")])
+    options = """torchrun --nnodes 2 --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 \\
+        --use-distributed-optimizer --bf16 --num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 \\
+        --max-position-embeddings 1024 --micro-batch-size 2 --global-batch-size 64 --hidden-dropout 0 --attention-dropout 0 \\
+        --clip-grad 1.0 --lr 1e-4 --tokenizer-type GPT2BPETokenizer"""
+    assert values(imported) == values(from_text(options, on="dgx-a100-80gb"))
+    assert of_kind(imported, "unknown") == of_kind(imported, "not modelled") == []
+    with pytest.raises(ScenarioError, match="not supported yet: FlagScale's jobs on unlike machines"):
+        from_text(FLAGSCALE.replace("system:\n", "system:\n  hetero: {enable_hetero: true}\n"))
+
+
 def test_names_of_classes_are_never_imported_and_unknown_ones_leave_the_model_open() -> None:
     text = changed(BRIDGE, "  _target_", "os.system").replace("  num_layers: 16\n", "")
     imported = from_text(text, on="hgx-h100")
