@@ -43,6 +43,16 @@ OTHER_JOBS = {
     "trainer_cls": "a trainer of one's own",
 }
 """keys that make another job of it"""
+TRAINING = (
+    "datasets",
+    "pretraining_dataset",
+    "micro_batch_size",
+    "gradient_accumulation_steps",
+    "sequence_len",
+    "learning_rate",
+    "adapter",
+)
+"""keys of which a training has one"""
 LIGER = ("liger_rope", "liger_rms_norm", "liger_rms_norm_gated", "liger_layer_norm", "liger_swiglu", "liger_glu_activation")
 """kernels of norms and of the MLP"""
 ATTENTIONS = {
@@ -80,6 +90,10 @@ def read_axolotl(draft: ImportDraft, foreign: Foreign) -> None:
 
 
 def _refuse_other_jobs(draft: ImportDraft, source: Source) -> None:
+    base = source.of("model")
+    if base is not None and not source.all(*TRAINING):
+        text = f"nothing of a training stands beside it: none of {', '.join(TRAINING)}"
+        draft.errors.append(base.finding(text, "a recipe that merges models has this key, too"))
     for name, why in OTHER_JOBS.items():
         for key in [key for key in source.keys if key.name == name or key.name.startswith(f"{name}.")]:
             if key.value in (None, False, [], {}):

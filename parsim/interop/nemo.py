@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from parsim.errors import Finding
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import write_launched, write_sequence_length
 from parsim.interop.keys import Key, Source, key_table, of_document
@@ -78,6 +79,9 @@ def read_nemo(draft: ImportDraft, foreign: Foreign) -> None:
     first = any(key.name == "model.encoder_seq_length" for key in keys)
     renamed = _shaped(draft, renamed)
     source = Source((key for key in renamed if key.name not in LAUNCH), table)
+    if not source.all("seq_length", "micro_batch_size", "global_batch_size", "tensor_model_parallel_size"):
+        text = "no training of a language model: neither sizes of a batch nor of a sequence stand in it"
+        draft.errors.append(Finding(text, file=draft.file, line=1, suggestion="parsim reads NeMo's GPT"))
     launch = Source((key for key in renamed if key.name in LAUNCH), table)
     _agree(draft, renamed, "seq_length")
     _activation(draft, renamed, classes)
