@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from parsim.interop.import_draft import ImportDraft
-from parsim.interop.import_sections import write_launched, write_sequence_length
+from parsim.interop.import_sections import write_sequence_length
 from parsim.interop.keys import Key, Source, key_table, of_document
 from parsim.interop.megatron.model import read_model
 from parsim.interop.megatron.parallel import read_parallel
 from parsim.interop.megatron.training import read_training
-from parsim.interop.nemo import LAUNCH, behind, resolved
+from parsim.interop.nemo import LAUNCH, behind, launched, resolved
 from parsim.interop.recognise import Foreign
 from parsim.scenario import files
 
@@ -36,8 +36,7 @@ def read_flagscale(draft: ImportDraft, foreign: Foreign) -> None:
     source = Source((key for key in keys if key.name not in LAUNCH), table)
     tensor = draft.take(source, "parallel.tensor.size") or 1
     layers = read_model(draft, source, tensor)
-    launch = Source((key for key in keys if key.name in LAUNCH), table)
-    write_launched(draft, launch)
+    launch = launched(draft, keys, source)
     length = write_sequence_length(draft, source.of("training.sequence_length"))
     read_training(draft, source, length)
     read_parallel(draft, source, layers)

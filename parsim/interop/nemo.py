@@ -82,12 +82,11 @@ def read_nemo(draft: ImportDraft, foreign: Foreign) -> None:
     if not source.all("seq_length", "micro_batch_size", "global_batch_size", "tensor_model_parallel_size"):
         text = "no training of a language model: neither sizes of a batch nor of a sequence stand in it"
         draft.errors.append(Finding(text, file=draft.file, line=1, suggestion="parsim reads NeMo's GPT"))
-    launch = Source((key for key in renamed if key.name in LAUNCH), table)
     _agree(draft, renamed, "seq_length")
     _activation(draft, renamed, classes)
     tensor = draft.take(source, "parallel.tensor.size") or 1
     layers = _model(draft, source, classes, spelled["classes"], tensor)
-    write_launched(draft, launch)
+    launch = launched(draft, renamed, source)
     length = write_sequence_length(draft, source.of("training.sequence_length"))
     read_training(draft, source, length)
     if draft.given.model is None and "model.family" not in draft.lines and "hidden_dropout" not in source:
@@ -100,6 +99,13 @@ def read_nemo(draft: ImportDraft, foreign: Foreign) -> None:
     draft.close(source)
     draft.close(launch)
     _one_fate_each(draft)
+
+
+def launched(draft: ImportDraft, keys: list[Key], source: Source) -> Source:
+    """Write the cluster section; the keys that say it, which stand beside those of `source`."""
+    launch = Source((key for key in keys if key.name in LAUNCH), source.table)
+    write_launched(draft, launch)
+    return launch
 
 
 def resolved(draft: ImportDraft, keys: tuple[Key, ...], sections: list[str], tool: str) -> Iterator[Key]:
