@@ -15,7 +15,7 @@ from parsim.interop.keys import Key, Source, key_table, of_document
 from parsim.interop.megatron.model import read_model
 from parsim.interop.megatron.parallel import read_parallel
 from parsim.interop.megatron.training import read_training
-from parsim.interop.nemo import LAUNCH, behind, launched, resolved
+from parsim.interop.nemo import LAUNCH, behind, check_training, launched, resolved
 from parsim.interop.recognise import Foreign
 from parsim.scenario import files
 
@@ -34,6 +34,7 @@ def read_flagscale(draft: ImportDraft, foreign: Foreign) -> None:
             )
         keys.append(replace(key, name=behind(key.name, sections)))
     source = Source((key for key in keys if key.name not in LAUNCH), table)
+    check_training(draft, source)
     tensor = draft.take(source, "parallel.tensor.size") or 1
     layers = read_model(draft, source, tensor)
     launch = launched(draft, keys, source)

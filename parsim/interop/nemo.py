@@ -79,9 +79,7 @@ def read_nemo(draft: ImportDraft, foreign: Foreign) -> None:
     first = any(key.name == "model.encoder_seq_length" for key in keys)
     renamed = _shaped(draft, renamed)
     source = Source((key for key in renamed if key.name not in LAUNCH), table)
-    if not source.all("seq_length", "micro_batch_size", "global_batch_size", "tensor_model_parallel_size"):
-        text = "no training of a language model: neither sizes of a batch nor of a sequence stand in it"
-        draft.errors.append(Finding(text, file=draft.file, line=1, suggestion="parsim reads NeMo's GPT"))
+    check_training(draft, source)
     _agree(draft, renamed, "seq_length")
     _activation(draft, renamed, classes)
     tensor = draft.take(source, "parallel.tensor.size") or 1
@@ -99,6 +97,13 @@ def read_nemo(draft: ImportDraft, foreign: Foreign) -> None:
     draft.close(source)
     draft.close(launch)
     _one_fate_each(draft)
+
+
+def check_training(draft: ImportDraft, source: Source) -> None:
+    """An error where it is another kind of job of the same tool."""
+    if not source.all("seq_length", "micro_batch_size", "global_batch_size"):
+        text = "no training of a language model: neither sizes of a batch nor of a sequence stand in it"
+        draft.errors.append(Finding(text, file=draft.file, line=1, suggestion="parsim reads trainings of decoders of text"))
 
 
 def launched(draft: ImportDraft, keys: list[Key], source: Source) -> Source:

@@ -66,6 +66,7 @@ def nest(tree: dict[str, Any], path: list[str]) -> None:
         (FILES["parsim"], "it needs no import: parsim run FILE"),
         ("base_model: gpt2\nmerge_method: slerp", "base_model  nothing of a training stands beside it"),
         ("exp_manager: {name: x}\nmodel: {sample_rate: 16000}", "no training of a language model"),
+        ("system: {tensor_model_parallel_size: 1}\nmodel: {model_path: x}", "no training of a language model"),
         ("a: 1", "this is no training configuration that parsim knows"),
         ("output_dir: x\nlearning_rate: 1e-4\nmodel: {_component_: a}", "this is torchtune"),
         ("[a\nb = 1", "not valid"),
