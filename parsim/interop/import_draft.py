@@ -56,7 +56,8 @@ class Fate:
         """For a JSON document."""
         key = self.key
         place = {"file": key.file, "line": key.line, "column": key.column}
-        return {"key": key.written, "value": key.value, **place, "became": self.kind, "to": self.to, "why": self.why}
+        value = key.value if key.original is None else key.original
+        return {"key": key.written, "value": value, **place, "became": self.kind, "to": self.to, "why": self.why}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,10 @@ class Line:
 class ImportDraft:
     """Collects the lines of a scenario; every key of the source ends in exactly one way."""
 
-    def __init__(self, tool: str, file: str, given: Given) -> None:
+    def __init__(self, tool: str, file: str, given: Given, evidence: str = "") -> None:
         self.tool = tool
+        self.evidence = evidence
+        """the keys by which the file was told to be the tool's"""
         self.file = file
         self.given = given
         self.lines: dict[str, Line] = {}
@@ -271,6 +274,8 @@ class ImportedScenario:
     """scenario keys that are left to the reader"""
     warnings: tuple[Finding, ...]
     """keys that are not modelled or unknown, lines to fill in, and what else to check"""
+    evidence: str = ""
+    """the keys by which it was told to be the tool's"""
 
 
 def finished(draft: ImportDraft) -> ImportedScenario:
@@ -285,7 +290,7 @@ def finished(draft: ImportDraft) -> ImportedScenario:
     yaml = "\n".join([*_heading(draft), *_body(draft), *_remains(draft, fates)]) + "\n"
     tree = files.parse_text(yaml, draft.given.name).tree
     holes = tuple(path for path, line in draft.lines.items() if line.value == PLACEHOLDER)
-    return ImportedScenario(draft.tool, tree, yaml, tuple(fates), holes, tuple(_warnings(draft, fates, holes)))
+    return ImportedScenario(draft.tool, tree, yaml, tuple(fates), holes, tuple(_warnings(draft, fates, holes)), draft.evidence)
 
 
 def _unused(draft: ImportDraft) -> None:
@@ -303,7 +308,8 @@ def _unused(draft: ImportDraft) -> None:
 
 def _heading(draft: ImportDraft) -> list[str]:
     source = "standard input" if draft.file == "-" else draft.file
-    lines = [f"# From {printable(source)} ({draft.tool}); behind each value stands what it came from."]
+    told = f" as {draft.tool} ({draft.evidence})" if draft.evidence else f" as {draft.tool}"
+    lines = [f"# From {printable(source)}, read{told}; behind each value stands what it came from."]
     if any(line.value == PLACEHOLDER for line in draft.lines.values()):
         lines.append(f"# What the configuration does not say is to be filled in: {PLACEHOLDER}.")
     return [*lines, f"name: {flow(draft.given.name)}", ""]
@@ -328,7 +334,7 @@ def _body(draft: ImportDraft) -> list[str]:
 def _rows(key: str, node: Line | dict[str, Any], depth: int, main: str) -> Iterator[tuple[str, str]]:
     indent = "  " * depth
     if isinstance(node, Line):
-        said = [part.quoted(main) for part in node.keys]
+        said = dict.fromkeys(part.quoted(main) for part in node.keys)
         yield f"{indent}{key}: {flow(node.value)}", "; ".join([*said, *([node.note] if node.note else [])])
         return
     yield f"{indent}{key}:", ""

@@ -104,7 +104,7 @@ def _job(draft: ImportDraft, document: files.Document | None, call: Invocation |
         job.deepspeed = of_document(beside["deepspeed"], "deepspeed")
         draft.harmless(key, "replaced by the configuration that is read")
     elif key is not None:
-        job.deepspeed = _deepspeed_of(draft, key)
+        job.deepspeed = deepspeed_of(draft, key)
     elif any(name.startswith("deepspeed.") for name in (key.name for key in job.source.keys)):
         inner = [key for key in job.source.keys if key.name.startswith("deepspeed.")]
         job.deepspeed = job.source.below("deepspeed.", key_table("deepspeed"))
@@ -133,7 +133,8 @@ def _accelerate_of(draft: ImportDraft, job: Arguments, config: Key | None) -> So
     return Source(keys, key_table("accelerate"))
 
 
-def _deepspeed_of(draft: ImportDraft, key: Key) -> Source | None:
+def deepspeed_of(draft: ImportDraft, key: Key) -> Source | None:
+    """The DeepSpeed file that `key` names; None, and the strategy is left open, where it is not there."""
     path = neighbour(str(key.value), draft.file)
     if path is None:
         draft.remarks.append(missing_file(key))

@@ -20,7 +20,7 @@ from parsim.scenario.files import parse_text
 @cache
 def known_names(tool: str) -> list[str]:
     """Every key that the importer of `tool` knows: those of its tables and those it asks for."""
-    table = key_table(tool if tool in ("megatron", "deepspeed", "accelerate") else "huggingface")
+    table = key_table("huggingface" if tool in ("hf", "llama-factory") else tool)
     seen: dict[str, None] = dict.fromkeys(name.removesuffix("*").rstrip("._") for name in table.names())
     seen |= dict.fromkeys(name for row in table.rows.values() for name in row.names)
     for path in DATA.iterdir():
@@ -62,6 +62,17 @@ ASKED = {
         "freeze_trainable_layers freeze_extra_modules additional_target quantization_type use_unsloth "
         "tensor_model_parallel_size sequence_parallel use_distributed_optimizer recompute_granularity "
         "expert_model_parallel_size neat_packing pure_bf16 fp8"
+    ),
+    "axolotl": (
+        "load_in_4bit load_in_8bit gptq adapter lora_target_linear pad_to_sequence_len sample_packing flash_attention sdp_attention "
+        "liger_rms_norm liger_fused_linear_cross_entropy max_steps rl fsdp fsdp_version fsdp_config.offload_params"
+    ),
+    "torchtitan": "model.name model.flavor model.converters float8.enable_float8_linear compile.components training.data_parallel_type",
+    "neox": "tokenizer_type vocab_file attention_config train_impl moe_num_experts partition_activations clip_grad mlp_type",
+    "flagscale": "model.num_layers model.hidden_size system.precision.bf16 experiment.runner.nnodes system.hetero.enable_hetero",
+    "nemo": (
+        "model.num_layers model.hidden_size model.activation model.bias model.megatron_amp_O2 trainer.precision mixed_precision "
+        "model.optim.name model.num_query_groups model.encoder_seq_length trainer.devices model._target_ model.fsdp ddp.bucket_size"
     ),
 }
 """keys that code asks for, beside those of the tables and of their rows"""
