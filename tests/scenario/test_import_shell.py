@@ -16,10 +16,11 @@ from parsim.interop.formats import import_config
 from parsim.interop.import_draft import Given
 from parsim.interop.keys import Key
 from parsim.interop.shell import Script
+from parsim.interop.shell_values import legible
 
 
 def words(text: str, **variables: str) -> list[list[str]]:
-    return [[word.text for word in command.words] for command in Script(text, variables).commands]
+    return [[legible(word.text) for word in command.words] for command in Script(text, variables).commands]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def words(text: str, **variables: str) -> list[list[str]]:
         ("(a; b)", [["a"], ["b"]]),
         ("A=()\na x \"$@\" \"${A[@]}\" \"\" \"$NONE\"", [["a", "x", "", ""]]),
         ("if [ ! -f missing.py ]; then exit 1; fi\na", [["a"]]),
-        ("a `date +'%y %m'` $(dirname \"$X\") b", [["a", "b"]]),
+        ("a `date +%y` $(dirname) b", [["a", "`date +%y`", "$(dirname)", "b"]]),
         ("a <file b >out c", [["a", "b", "c"]]),
         ("X=1\r\na $X\r\n", [["a", "1"]]),
     ],

@@ -9,11 +9,12 @@ from __future__ import annotations
 from parsim.interop.command import Invocation, read_environment
 from parsim.interop.export_draft import ExportDraft, Exported, ExportJob, comments, grid, simulator_only, strategy_of_nobody, torchrun
 from parsim.interop.import_draft import ImportDraft
-from parsim.interop.import_sections import write_launched, write_sequence_length
+from parsim.interop.import_sections import write_sequence_length
 from parsim.interop.keys import Source, key_table
 from parsim.interop.megatron.model import model_arguments, read_model
 from parsim.interop.megatron.parallel import OF_2021, data_arguments, mesh_arguments, pipeline_arguments, read_parallel
 from parsim.interop.megatron.training import read_training, training_arguments
+from parsim.interop.processes import write_launched
 
 SCRIPT = "pretrain_gpt.py"
 OTHER_MODELS = ("pretrain_t5", "pretrain_bert", "pretrain_ict", "pretrain_vision", "pretrain_mamba", "pretrain_retro", "pretrain_vlm")
@@ -29,7 +30,7 @@ def read_megatron(draft: ImportDraft, call: Invocation) -> None:
             draft.remark(f"{call.program} does not train a GPT; the model below is one", "model", "give the model with --model")
     tensor = draft.take(source, "parallel.tensor.size") or 1
     layers = read_model(draft, source, tensor)
-    write_launched(draft, launch)
+    write_launched(draft, launch, call.launcher, call.variables)
     length = write_sequence_length(draft, source.of("training.sequence_length"))
     read_training(draft, source, length)
     read_parallel(draft, source, layers)
