@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from parsim.errors import Finding, ScenarioError
 from parsim.interop.import_draft import ImportDraft, plain_name
@@ -12,6 +13,7 @@ from parsim.interop.keys import Key
 from parsim.interop.launchers import LAUNCHERS, STARTING_MODULES, segments
 from parsim.interop.shell import Command, Note, Script, output_of
 from parsim.interop.shell_values import Field, fields, legible, plain, settable, unknown_names
+from parsim.interop.shell_words import UNKNOWN
 from parsim.units import is_digits
 
 _SBATCH = re.compile(r"^#SBATCH\s+(-\w|--[\w-]+)(?:[= ]\s*(\S+))?", re.MULTILINE)
@@ -67,6 +69,8 @@ class Invocation:
     """by the name that the script gives them"""
     open: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """line -> variables that may hold options and have no value there"""
+    line: int | None = None
+    """where the program is named"""
 
 
 def invocation(text: str, file: str, variables: dict[str, str]) -> Invocation:
@@ -84,20 +88,21 @@ def invocation(text: str, file: str, variables: dict[str, str]) -> Invocation:
     slurm = [Key(plain_name(name), f"#SBATCH {name}", value, file, line) for name, value, line in _sbatch(text)]
     environment = tuple(_exported(script, name, line, file) for name, line in script.exported.items())
     notes, used = tuple(script.notes), frozenset(script.variables.used)
-    rest = (environment, notes, used, _numbers(script, file), _written(script), _open(script))
+    more: dict[str, Any] = {"variables": _numbers(script, file), "files": _written(script), "open": _open(script)}
     if candidates:
         before, program, after = max(candidates, key=lambda parts: sum(1 for word in parts[2] if word.text.startswith("--")))
         launch = [key for part in segments(before) for key in part.keys(_options(list(part.words), file, hints)[0])]
         options, positional = _options(after, file, hints)
         launcher = next((part.name for part in reversed(segments(before)) if part.name in LAUNCHERS), "")
-        return Invocation(legible(program.text), launcher, (*slurm, *launch), tuple(options), tuple(positional), *rest)
+        said = legible(program.text), launcher, (*slurm, *launch), tuple(options), tuple(positional), environment, notes, used
+        return replace(Invocation(*said), **more, line=program.line or None)
     loose = [word for command in script.commands if command.words[0].text.startswith("--") for word in command.words]
     loose = loose or [word for group in _groups(script) for word in group]
     options, positional = _options(loose, file, hints)
     if not options:
         message = "there is no training command: no Python file that is run, and no --options"
         raise ScenarioError(Finding(message, file=file, line=1, suggestion="give a script, or the arguments as a text"))
-    return Invocation("", "", tuple(slurm), tuple(options), tuple(positional), *rest)
+    return replace(Invocation("", "", tuple(slurm), tuple(options), tuple(positional), environment, notes, used), **more)
 
 
 def _hint(name: str) -> str:
@@ -119,12 +124,12 @@ def _written(script: Script) -> dict[str, Written]:
             continue
         text = output_of(command)
         if text is not None:
-            files[name] = Written(text, command.document[1] if command.document is not None else command.line)
+            files[legible(name)] = Written(text, command.document[1] if command.document is not None else command.line)
         elif words[0] == "sed" and len(words) > 2 and all(stage[:1] == ("sed",) for stage in command.pipe):
             stages = (word for stage in (words[1:-1], *(stage[1:] for stage in command.pipe)) for word in stage if word != "-e")
-            files[name] = Written(None, command.line, words[-1], tuple(stages))
+            files[legible(name)] = Written(None, command.line, words[-1], tuple(stages))
         else:
-            files.pop(name, None)
+            files.pop(legible(name), None)
     return files
 
 
@@ -196,8 +201,8 @@ def _options(words: Sequence[Field], file: str, hints: dict[int, str]) -> tuple[
         missing = [name for text in values for name in unknown_names(text)]
         hint = _hint(next((name for name in missing if settable(name)), missing[0])) if missing else hints.get(word.line, "")
         given: object = True if not values else values[0] if len(values) == 1 else values
-        if missing and all(unknown_names(text) for text in values) and not any("/" in text for text in values):
-            given = True  # no value, rather than a part of one
+        if missing and all(re.fullmatch(f"{UNKNOWN[0]}[^{UNKNOWN[1]}]*{UNKNOWN[1]}", text) for text in values):
+            given = True  # no value
         elif missing:
             given = legible(" ".join(values))
         keys.append(Key(plain_name(name), name, given, file, word.line, hint=hint))

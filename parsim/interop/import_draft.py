@@ -40,6 +40,10 @@ class Given:
     """samples of the data set"""
     variables: Mapping[str, str] = field(default_factory=dict)
     """of a shell script, by name; positional ones are 1, 2, ..."""
+    vocabulary: int | None = None
+    """rows of the word table, before padding"""
+    tokenizer: str | None = None
+    """name of the tokenizer that says them"""
 
 
 @dataclass(slots=True)
@@ -151,6 +155,8 @@ class ImportDraft:
         for key, last in source.superseded():
             if key not in self.fates:
                 self.harmless(key, f"given again: {last.place(self.file)} counts")
+        for key in source.keys:
+            self._check_value(source, key)
         known = list(dict.fromkeys([*source.asked, *(name for name in table.names() if not name.endswith("*"))]))
         for key in source.keys:
             if key in self.fates:
@@ -169,6 +175,16 @@ class ImportDraft:
             else:
                 near = difflib.get_close_matches(key.name, known, n=1, cutoff=0.75)
                 self._settle(key, "unknown", f"did you mean {spelled(key, near[0])}?" if near else "no key that parsim knows")
+
+    def _check_value(self, source: Source, key: Key) -> None:
+        """An option that takes a value, and whose variable has none, is an error rather than a choice of the importer's."""
+        row = next((row for row in source.table.rows.values() if key.name in row.names), None)
+        takes = (
+            row is not None and row.kind in ("whole", "number", "word") and not any(word in (True, False) for word in row.words.values())
+        )
+        fate = self.fates.get(key)
+        if takes and key.hint and key.value in (True, "") and source.last(key) and (fate is None or fate.kind == "not modelled"):
+            self.errors.append(key.finding("it has no value", key.hint))
 
     # -- values
 
@@ -301,8 +317,10 @@ def _unused(draft: ImportDraft) -> None:
         ("--micro-batch", draft.given.micro_batch),
         ("--gradient-accumulation", draft.given.gradient_accumulation),
         ("--examples", draft.given.examples),
+        ("--vocabulary", draft.given.vocabulary),
+        ("--tokenizer", draft.given.tokenizer),
     ):
-        if value is not None and flag not in notes:
+        if value is not None and not any(note.startswith(flag) for note in notes):
             draft.remark(f"{flag} {value} has no use: the configuration says it in another way")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from parsim.errors import Finding, InputError, ScenarioError
 from parsim.interop.import_draft import ImportDraft
@@ -134,7 +136,7 @@ def write_model(draft: ImportDraft, key: Key | None) -> Sizes | None:
     return sizes(str(path), None)
 
 
-def sizes(name: str, relative_to: str | None) -> Sizes | None:
+def sizes(name: str | Mapping[str, Any], relative_to: str | None) -> Sizes | None:
     """Sizes of a model; None where it is unknown or no transformer (loading the scenario says so)."""
     from parsim.model.catalogue import build_model, read_architecture
 

@@ -122,6 +122,10 @@ class Source:
             if last is not key:
                 yield key, last
 
+    def last(self, key: Key) -> bool:
+        """Whether `key` is the one that counts of its name."""
+        return self._last.get(key.name.removeprefix(self._prefix)) is key
+
     def __contains__(self, name: str) -> bool:
         return name in self._last
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import re
 from itertools import groupby
 
+from parsim.interop.command import Invocation
 from parsim.interop.export_draft import ExportDraft
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Key, Source
+from parsim.interop.megatron.fork_model import read_fork
+from parsim.interop.megatron.other_models import is_encoder, is_hybrid, write_encoder, write_hybrid
+from parsim.interop.megatron.vocabulary import SAID, read_vocabulary
 from parsim.limits import MOST_LAYERS
 from parsim.model.families.family import shortest
 from parsim.model.transformer import Experts, LatentAttention, TransformerConfig
 from parsim.scenario.support import EXAMPLES
 from parsim.units import is_digits
 
-VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "BertWordPieceLowerCase": 30522, "BertWordPieceCase": 28996}
-"""rows that a tokenizer has (openai-community/gpt2, meta-llama/Llama-2-7b-hf, google-bert/bert-large-uncased and -cased)"""
-PADDING = 128
-"""--make-vocab-size-divisible-by, if not given"""
 SWITCHES = ("group_query_attention", "squared_relu", "openai_gelu", "onnx_safe", "quick_geglu", "use_rotary_position_embeddings",
-            "no_position_embedding", "padded_vocab_size", "tokenizer_type")  # fmt: skip
+            "no_position_embedding", *SAID)  # fmt: skip
 """options that say something of the model beside those of the table"""
 _RUN = re.compile(r"\[([01])\]\*([0-9]{1,6})")
 LATENT_DEFAULTS = {"key_rank": 32, "query_rank": None, "plain_dim": 128, "rotary_dim": 64, "value_dim": 128}
@@ -28,8 +28,8 @@ BIASES = ((True, True, True), (False, False, False), (True, False, False))
 """biases of (q, k and v), attention output, MLP that have arguments"""
 
 
-def read_model(draft: ImportDraft, source: Source, tensor: int) -> int | None:
-    """The `model` section; the number of layers where it is known."""
+def read_model(draft: ImportDraft, source: Source, tensor: int, call: Invocation | None = None) -> int | None:
+    """The `model` section; the number of layers where it is known. `call` says which program trains it."""
     layers = source.of("model.layers")
     if draft.given.model is not None:
         draft.write("model", draft.given.model, note="--model")
@@ -43,8 +43,10 @@ def read_model(draft: ImportDraft, source: Source, tensor: int) -> int | None:
     if layers is None and source.of("model.hidden") is None:
         draft.fill("model", f"{EXAMPLES['model']} (--model)")
         return None
-    draft.write("model.family", "megatron-gpt", note="pretrain_gpt.py")
+    _write_family(draft, source, call)
     for path in ("model.layers", "model.hidden", "model.heads"):
+        if path in draft.lines:
+            continue
         if source.of(path) is None:
             draft.fill(path, f"--{source.table.rows[path].name.replace('_', '-')}")
         draft.take(source, path)
@@ -52,16 +54,30 @@ def read_model(draft: ImportDraft, source: Source, tensor: int) -> int | None:
     _read_mlp(draft, source)
     _read_norms_and_biases(draft, source)
     _read_positions(draft, source)
-    _read_vocabulary(draft, source, tensor)
-    _read_experts(draft, source)
-    _read_latent(draft, source)
+    read_vocabulary(draft, source, tensor)
+    if source.table.tool == "Megatron-DeepSpeed":
+        read_fork(draft, source)
+    else:
+        _read_experts(draft, source)
+        _read_latent(draft, source)
     count = draft.value("model.layers")
     return count if isinstance(count, int) else None
 
 
+def _write_family(draft: ImportDraft, source: Source, call: Invocation | None) -> None:
+    if call is not None and is_encoder(call):
+        write_encoder(draft, source)
+    elif call is not None and is_hybrid(call, source):
+        write_hybrid(draft, source)
+    else:
+        draft.write("model.family", "megatron-gpt", note="pretrain_gpt.py")
+
+
 def _read_heads(draft: ImportDraft, source: Source) -> None:
     grouped, groups = source.get("group_query_attention"), source.of("model.kv_heads")
-    if draft.flag(grouped) and groups is not None:
+    if source.table.tool == "Megatron-DeepSpeed":
+        draft.take(source, "model.kv_heads")
+    elif draft.flag(grouped) and groups is not None:
         draft.take(source, "model.kv_heads", grouped)
     elif draft.flag(grouped):
         draft.write("model.kv_heads", 1, grouped, note="--num-query-groups is 1 if not given")
@@ -95,7 +111,8 @@ def _read_mlp(draft: ImportDraft, source: Source) -> None:
 def _read_norms_and_biases(draft: ImportDraft, source: Source) -> None:
     norm = source.of("model.normalisation")
     if draft.take(source, "model.normalisation") is None and norm is not None:
-        draft.errors.append(norm.finding(f"{norm.value!r} is neither LayerNorm nor RMSNorm", norm.hint))
+        known = " nor ".join(map(str, source.table.rows["model.normalisation"].words.values()))
+        draft.errors.append(norm.finding(f"{norm.value!r} is neither {known}", norm.hint))
     bias, added = source.of("model.mlp_bias"), source.of("model.query_key_value_bias")
     if draft.flag(bias):
         for name in ("query_key_value_bias", "output_bias", "mlp_bias"):
@@ -162,34 +179,6 @@ def _read_window(draft: ImportDraft, source: Source) -> None:
         draft.write("model.layer_pattern", shortest("".join("*W"[kind == "1"] for kind in layers)), skipped)
     else:
         draft.unmodelled(skipped, "parsim reads a number, or a sum of lists such as ([0]*3+[1]*5)")
-
-
-def _read_vocabulary(draft: ImportDraft, source: Source, tensor: int) -> None:
-    """Rows of the word table, and what they are padded to a multiple of."""
-    padded, size, tokenizer = source.get("padded_vocab_size"), source.of("model.vocabulary"), source.get("tokenizer_type")
-    multiple = source.of("model.vocab_divisible_by")
-    if (rows := draft.whole(padded, 1)) is not None:
-        draft.write("model.vocabulary", rows, padded)
-        if rows % (PADDING * tensor):
-            draft.write("model.vocab_divisible_by", 1, padded, note="they are padded already")
-        for other in (size, tokenizer, multiple):
-            draft.harmless(other, f"{padded.written if padded else ''} counts")
-        return
-    key: Key | None = size
-    rows = draft.whole(size, 1)
-    note = ""
-    if rows is None and tokenizer is not None and tokenizer.text in VOCABULARIES:
-        rows, key, note = VOCABULARIES[tokenizer.text], tokenizer, "its vocabulary"
-    elif rows is None and tokenizer is None and (merge := source.get("merge_file")) is not None:
-        rows, key, note = VOCABULARIES["GPT2BPETokenizer"], merge, "merges are GPT-2's tokenizer's, taken for its own vocabulary"
-    elif rows is not None:
-        draft.harmless(tokenizer, "--vocab-size says how many rows there are")
-    if rows is None:
-        draft.fill("model.vocabulary", f"{EXAMPLES['model.vocabulary']}; the script says it in a tokenizer only", tokenizer)
-        draft.harmless(size, "not a number")
-    else:
-        draft.write("model.vocabulary", rows, key, note=note)
-    draft.take(source, "model.vocab_divisible_by")
 
 
 def _read_experts(draft: ImportDraft, source: Source) -> None:
