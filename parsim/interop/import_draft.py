@@ -255,7 +255,8 @@ class ImportDraft:
     def check(self) -> None:
         """Raise what was wrong with the source."""
         if self.errors:
-            raise ScenarioError(sorted(self.errors, key=lambda finding: (finding.file, finding.line or 0)))
+            once = [error for n, error in enumerate(self.errors) if error not in self.errors[:n]]
+            raise ScenarioError(sorted(once, key=lambda finding: (finding.file, finding.line or 0)))
 
 
 def spelled(key: Key, name: str) -> str:

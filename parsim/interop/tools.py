@@ -74,13 +74,13 @@ RECORDS = (
                 "tensor_model_parallel_size", "pipeline_model_parallel_size"),
     ),
     Tool(
-        "megatron-deepspeed", "Megatron-DeepSpeed", forms=("command",), has=("megatron",), read=_megatron_deepspeed,
-        own=tuple(f"{mark}+num_layers" for mark in MARKS),
-    ),
-    Tool(
         "deepspeed", "DeepSpeed", read=_deepspeed, target="deepspeed", write=lambda job, _: to_deepspeed(job),
         own=("train_micro_batch_size_per_gpu", "zero_optimization"), enough=1,
         shared=("train_batch_size",),
+    ),
+    Tool(
+        "megatron-deepspeed", "Megatron-DeepSpeed", forms=("command",), has=("megatron",), read=_megatron_deepspeed,
+        own=tuple(f"{mark}+num_layers" for mark in MARKS),
     ),
     Tool(
         "accelerate", "accelerate", read=_accelerate, target="fsdp", write=to_fsdp, enough=1,
