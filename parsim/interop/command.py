@@ -9,7 +9,7 @@ from typing import Any
 
 from parsim.errors import Finding, ScenarioError
 from parsim.interop.import_draft import ImportDraft, plain_name
-from parsim.interop.keys import Key
+from parsim.interop.keys import Key, Source
 from parsim.interop.launchers import LAUNCHERS, STARTING_MODULES, segments
 from parsim.interop.shell import Command, Note, Script, output_of
 from parsim.interop.shell_values import Field, fields, legible, plain, settable, unknown_names
@@ -27,8 +27,6 @@ _SLURM = {
 _SHORT = {"-N": "--nodes", "-n": "--ntasks", "-G": "--gpus"}
 _NUMBER = re.compile(r"-\.?[0-9]")
 _PROGRAM = re.compile(r".*\.py$")
-_OPTIONS_OF = re.compile(r"ARG|OPT|FLAG|EXTRA|CMD|CONFIG")
-"""names of variables that hold options"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +65,8 @@ class Invocation:
     """scalars of the script whose values are whole numbers"""
     files: Mapping[str, Written] = field(default_factory=dict)
     """by the name that the script gives them"""
-    open: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """line -> variables that may hold options and have no value there"""
+    open: tuple[tuple[str, int], ...] = ()
+    """variables that stand where options would and have no value, with their lines"""
     line: int | None = None
     """where the program is named"""
 
@@ -80,20 +78,22 @@ def invocation(text: str, file: str, variables: dict[str, str]) -> Invocation:
         ScenarioError: there is none.
     """
     script = Script(text, variables, _of_slurm(text))
-    candidates = [parts for command in script.commands if (parts := _training(command)) is not None]
+    candidates = _candidates(script)
     if not candidates:
         script.read_functions()
-        candidates = [parts for command in script.commands if (parts := _training(command)) is not None]
+        candidates = _candidates(script)
     hints = {line: _hint(next(iter(names))) for line, names in script.variables.unset.items()}
     slurm = [Key(plain_name(name), f"#SBATCH {name}", value, file, line) for name, value, line in _sbatch(text)]
     environment = tuple(_exported(script, name, line, file) for name, line in script.exported.items())
     notes, used = tuple(script.notes), frozenset(script.variables.used)
-    more: dict[str, Any] = {"variables": _numbers(script, file), "files": _written(script), "open": _open(script)}
+    more: dict[str, Any] = {"variables": _numbers(script, file), "files": _written(script)}
     if candidates:
-        before, program, after = max(candidates, key=lambda parts: sum(1 for word in parts[2] if word.text.startswith("--")))
+        chosen, (before, program, after) = max(candidates, key=lambda one: sum(1 for word in one[1][2] if word.text.startswith("--")))
         launch = [key for part in segments(before) for key in part.keys(_options(list(part.words), file, hints)[0])]
         options, positional = _options(after, file, hints)
         launcher = next((part.name for part in reversed(segments(before)) if part.name in LAUNCHERS), "")
+        unread = [(name, word.line) for word in positional for name in unknown_names(word.text)[:1] if settable(name)]
+        more["open"] = tuple(dict.fromkeys([*chosen.blank, *unread]))
         said = legible(program.text), launcher, (*slurm, *launch), tuple(options), tuple(positional), environment, notes, used
         return replace(Invocation(*said), **more, line=program.line or None)
     loose = [word for command in script.commands if command.words[0].text.startswith("--") for word in command.words]
@@ -103,6 +103,10 @@ def invocation(text: str, file: str, variables: dict[str, str]) -> Invocation:
         message = "there is no training command: no Python file that is run, and no --options"
         raise ScenarioError(Finding(message, file=file, line=1, suggestion="give a script, or the arguments as a text"))
     return replace(Invocation("", "", tuple(slurm), tuple(options), tuple(positional), environment, notes, used), **more)
+
+
+def _candidates(script: Script) -> list[tuple[Command, tuple[list[Field], Field, list[Field]]]]:
+    return [(command, parts) for command in script.commands if (parts := _training(command)) is not None]
 
 
 def _hint(name: str) -> str:
@@ -131,12 +135,6 @@ def _written(script: Script) -> dict[str, Written]:
         else:
             files.pop(legible(name), None)
     return files
-
-
-def _open(script: Script) -> dict[int, tuple[str, ...]]:
-    """Variables that may hold options of the command and have no value."""
-    names = {line: tuple(name for name in found if _OPTIONS_OF.search(name.upper())) for line, found in script.variables.unset.items()}
-    return {line: found for line, found in names.items() if found}
 
 
 def _sbatch(text: str) -> Iterator[tuple[str, str | bool, int]]:
@@ -207,6 +205,15 @@ def _options(words: Sequence[Field], file: str, hints: dict[int, str]) -> tuple[
             given = legible(" ".join(values))
         keys.append(Key(plain_name(name), name, given, file, word.line, hint=hint))
     return keys, positional
+
+
+def remark_open(draft: ImportDraft, call: Invocation, source: Source) -> None:
+    """Say of which variables it is not known what options they hold."""
+    asked = {key.hint for key in source.keys if key.value is True and not draft.settled(key)}
+    for name, line in call.open:
+        if _hint(name) not in asked:
+            text = f"${name} has no value in the script: options that it may hold are not read (--set {name}='--option value')"
+            draft.remarks.append(Finding(text, file=draft.file, line=line))
 
 
 ALGORITHMS = ("ring", "tree", "nvls")

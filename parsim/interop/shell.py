@@ -20,6 +20,7 @@ __all__ = ["Command", "Note", "Script"]
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 _REDIRECTIONS = ("<", ">", ">>", "<<", "<<-", "<<<", "&>", "&>>", ">&", "<&")
 _SHELLS = ("bash", "sh", "zsh", "dash")
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
 _SHELL_TEXT = re.compile(r"-[a-z]*c")
 _DEEPEST_TEXT = 4
 """shells in shells"""
@@ -33,6 +34,7 @@ class _Parts:
     pipe: list[list[Token]] = field(default_factory=list)
     target: Token | None = None
     document: Document | None = None
+    blank: list[tuple[str, int]] = field(default_factory=list)
 
 
 class Script(Walker):
@@ -110,7 +112,9 @@ class Script(Walker):
         if declares:
             self.exported |= {token.bare: token.line for token in rest if words[0].bare == "export" and not token.bare.startswith("-")}
             return True
-        items = tuple(item for token in rest for item in self.variables.expand(token.parts))
+        words_of = [(token, self.variables.expand(token.parts)) for token in rest]
+        items = tuple(item for _, found in words_of for item in found)
+        parts.blank = [(match[1], token.line) for token, found in words_of if not found and (match := _VARIABLE.fullmatch(token.bare))]
         if not items:
             return True
         if items[0].text in ("[", "[[", "test"):
@@ -147,7 +151,7 @@ class Script(Walker):
             text_of = parts.document.text
             filled = text_of if parts.document.literal else plain(self.variables.text((WordPart(text_of, '"', parts.document.line),)))
             document = filled, parts.document.line
-        self.commands.append(Command((*self._starting, *items), line, len(self._starting), pipe, target, document))
+        self.commands.append(Command((*self._starting, *items), line, len(self._starting), pipe, target, document, tuple(parts.blank)))
         return True
 
     def _starts(self, items: tuple[Field, ...], at: int) -> int:

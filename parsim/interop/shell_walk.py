@@ -37,6 +37,8 @@ class Command:
     """file that gets its output"""
     document: tuple[str, int] | None = None
     """here-document that it reads, and its first line"""
+    blank: tuple[tuple[str, int], ...] = ()
+    """variables that stand for words of it and have no value, with their lines"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ megatron/core/transformer/transformer_config.py. Written are the names of its ma
 
 from __future__ import annotations
 
-from parsim.interop.command import Invocation, read_environment
+from parsim.interop.command import Invocation, read_environment, remark_open
 from parsim.interop.export_draft import ExportDraft, Exported, ExportJob, comments, grid, simulator_only, strategy_of_nobody, torchrun
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import write_sequence_length
@@ -37,6 +37,7 @@ def read_megatron(draft: ImportDraft, call: Invocation) -> None:
     read_parallel(draft, source, layers)
     _read_software(draft, source)
     read_environment(draft, call.environment)
+    remark_open(draft, call, source)
     draft.close(source)
     draft.close(launch)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from parsim.interop.command import Invocation, read_environment
+from parsim.interop.command import Invocation, read_environment, remark_open
 from parsim.interop.deepspeed import write_precision
 from parsim.interop.deepspeed_zero import write_states
 from parsim.interop.import_draft import ImportDraft
@@ -72,6 +72,7 @@ def read_megatron_deepspeed(draft: ImportDraft, call: Invocation) -> None:
     _write_software(draft, source)
     _read_states(draft, source, config)
     read_environment(draft, call.environment)
+    remark_open(draft, call, source)
     draft.close(source)
     draft.close(launch)
     if config is not None:

@@ -21,7 +21,7 @@ from parsim.units import is_digits
 SWITCHES = ("group_query_attention", "squared_relu", "openai_gelu", "onnx_safe", "quick_geglu", "use_rotary_position_embeddings",
             "no_position_embedding", *SAID)  # fmt: skip
 """options that say something of the model beside those of the table"""
-_RUN = re.compile(r"\[([01])\]\*([0-9]{1,6})")
+_RUN = re.compile(r"\[([01](?:,[01]){0,1000},?)\](?:\*([0-9]{1,6}))?")
 LATENT_DEFAULTS = {"key_rank": 32, "query_rank": None, "plain_dim": 128, "rotary_dim": 64, "value_dim": 128}
 YOUR_CODE = "use --to deepspeed or --to fsdp, where the model's code is yours"
 BIASES = ((True, True, True), (False, False, False), (True, False, False))
@@ -93,6 +93,12 @@ def _read_mlp(draft: ImportDraft, source: Source) -> None:
         draft.write("model.activation", "silu", swiglu)
         draft.write("model.gated", True, swiglu)
         draft.write("model.fused_gate_up", True, swiglu, note="one linear layer makes both")
+    if draft.flag(quick := source.get("quick_geglu")) and not gated:
+        draft.write("model.activation", "quick-gelu", quick)
+        draft.write("model.gated", True, quick)
+        draft.write("model.fused_gate_up", True, quick, note="one linear layer makes both")
+    else:
+        draft.harmless(quick, "--swiglu counts" if gated else "switched off")
     for name, activation in (("squared_relu", "relu"), ("openai_gelu", "gelu-tanh"), ("onnx_safe", "gelu")):
         key = source.get(name)
         if key is None:
@@ -201,27 +207,39 @@ def _read_experts(draft: ImportDraft, source: Source) -> None:
 
 
 def _listed(text: str) -> list[str]:
-    """The zeros and ones of a sum such as ``([0]*3+[1]*58)``; empty where it is something else."""
+    """The zeros and ones of a list, or of a sum such as ``([0]*3+[1]*58)``; empty where it is something else."""
     runs = [_RUN.fullmatch(piece) for piece in text.replace(" ", "").strip("()'\"").split("+")]
-    return [run[1] for run in runs if run is not None for _ in range(min(int(run[2]), MOST_LAYERS))] if all(runs) else []
+    if not all(runs):
+        return []
+    found: list[str] = []
+    for run in runs:
+        if run is not None:
+            found += run[1].rstrip(",").split(",") * min(int(run[2] or 1), MOST_LAYERS)
+    return found if len(found) <= MOST_LAYERS else []
 
 
 def _read_expert_layers(draft: ImportDraft, key: Key | None) -> None:
-    """``--moe-layer-freq``: a number, or a pattern such as ``([0]*3+[1]*58)``."""
+    """``--moe-layer-freq``: a number, or a list such as ``([0]*3+[1]*58)``."""
     if key is None:
         return
-    text = str(key.value).replace(" ", "").strip("()")
+    text = key.text.replace(" ", "").strip("()'\"")
     if is_digits(text):
         draft.write("model.experts.every", int(text), key)
         return
     layers = _listed(text)
     dense, every = layers.count("0"), layers.index("1") + 1 if "1" in layers else 0
-    if every and layers == ["0"] * dense + ["1"] * (len(layers) - dense):
+    count = draft.value("model.layers")
+    if layers and isinstance(count, int) and len(layers) != count:
+        draft.errors.append(key.finding(f"{len(layers)} layers are listed, and --num-layers is {count}", "list every layer"))
+    elif every and layers == ["0"] * dense + ["1"] * (len(layers) - dense):
         draft.write("model.experts.dense_layers", dense, key)
     elif every and layers == ["1" if layer % every == 0 else "0" for layer in range(1, len(layers) + 1)]:
         draft.write("model.experts.every", every, key)
+    elif key.value is True or not key.text:
+        draft.errors.append(key.finding("it has no value", key.hint or "write a number, or a list such as ([0]*3+[1]*58)"))
     else:
-        draft.unmodelled(key, "parsim has experts in every n-th layer, or in all but the first n")
+        text = "experts are supported in every n-th layer, or in all but the first n"
+        draft.errors.append(key.finding(text, "write a number, or a list such as ([0]*3+[1]*58)"))
 
 
 def _read_latent(draft: ImportDraft, source: Source) -> None:
