@@ -65,8 +65,8 @@ class Invocation:
     """scalars of the script whose values are whole numbers"""
     files: Mapping[str, Written] = field(default_factory=dict)
     """by the name that the script gives them"""
-    open: tuple[tuple[str, int], ...] = ()
-    """variables that stand where options would and have no value, with their lines"""
+    open: tuple[tuple[str, int, str], ...] = ()
+    """variables that stand where options may and have no value, with their lines and the options before them"""
     line: int | None = None
     """where the program is named"""
 
@@ -92,8 +92,7 @@ def invocation(text: str, file: str, variables: dict[str, str]) -> Invocation:
         launch = [key for part in segments(before) for key in part.keys(_options(list(part.words), file, hints)[0])]
         options, positional = _options(after, file, hints)
         launcher = next((part.name for part in reversed(segments(before)) if part.name in LAUNCHERS), "")
-        unread = [(name, word.line) for word in positional for name in unknown_names(word.text)[:1] if settable(name)]
-        more["open"] = tuple(dict.fromkeys([*chosen.blank, *unread]))
+        more["open"] = tuple(_unread(chosen, after))
         said = legible(program.text), launcher, (*slurm, *launch), tuple(options), tuple(positional), environment, notes, used
         return replace(Invocation(*said), **more, line=program.line or None)
     loose = [word for command in script.commands if command.words[0].text.startswith("--") for word in command.words]
@@ -107,6 +106,18 @@ def invocation(text: str, file: str, variables: dict[str, str]) -> Invocation:
 
 def _candidates(script: Script) -> list[tuple[Command, tuple[list[Field], Field, list[Field]]]]:
     return [(command, parts) for command in script.commands if (parts := _training(command)) is not None]
+
+
+def _unread(command: Command, words: Sequence[Field]) -> Iterator[tuple[str, int, str]]:
+    """Variables that are whole words and have no value, with the options that they stand behind."""
+    for name, line in command.blank:
+        yield name, line, ""
+    before = ""
+    for word in words:
+        names = unknown_names(word.text)
+        if len(names) == 1 and settable(names[0]) and legible(word.text) == f"${names[0]}":
+            yield names[0], word.line, before
+        before = plain_name(word.text) if word.text.startswith("--") and "=" not in word.text else ""
 
 
 def _hint(name: str) -> str:
@@ -209,9 +220,9 @@ def _options(words: Sequence[Field], file: str, hints: dict[int, str]) -> tuple[
 
 def remark_open(draft: ImportDraft, call: Invocation, source: Source) -> None:
     """Say of which variables it is not known what options they hold."""
-    asked = {key.hint for key in source.keys if key.value is True and not draft.settled(key)}
-    for name, line in call.open:
-        if _hint(name) not in asked:
+    flags = {name for row in source.table.rows.values() if row.kind in ("flag", "inverted") for name in row.names}
+    for name, line, option in call.open:
+        if not option or option in flags:
             text = f"${name} has no value in the script: options that it may hold are not read (--set {name}='--option value')"
             draft.remarks.append(Finding(text, file=draft.file, line=line))
 

@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from parsim.interop.shell_outputs import LONGEST, filtered, printed
 from parsim.interop.shell_tests import tested, undecided
 from parsim.interop.shell_values import Field, LetterRun, Variables, plain, unknown
-from parsim.interop.shell_walk import ASSIGNMENT, QUIET, Command, Note, Walker
+from parsim.interop.shell_walk import ASSIGNMENT, QUIET, REDIRECTIONS, Command, Note, Walker
 from parsim.interop.shell_words import JOINED, Document, Token, WordPart, numbered, tokens
 
 __all__ = ["Command", "Note", "Script"]
 
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
-_REDIRECTIONS = ("<", ">", ">>", "<<", "<<-", "<<<", "&>", "&>>", ">&", "<&")
 _SHELLS = ("bash", "sh", "zsh", "dash")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
 _SHELL_TEXT = re.compile(r"-[a-z]*c")
@@ -55,7 +54,7 @@ class Script(Walker):
         token = self._peek()
         line = token.line if token is not None else 0
         while (token := self._peek()) is not None:
-            if token.operator in _REDIRECTIONS:
+            if token.operator in REDIRECTIONS:
                 self._redirect(token, parts)
                 continue
             if token.operator == "(" and token.glued and words and assigned and (match := ASSIGNMENT.fullmatch(words[-1].bare)):

@@ -98,6 +98,8 @@ def _seq(words: list[str]) -> str:
     separator = "\n"
     if words[:1] == ["-s"]:
         separator, words = words[1][:100], words[2:]
+    elif words[0].startswith("-s"):
+        separator, words = words[0][2:102], words[1:]
     numbers = [int(word) for word in words]
     first, last = (1 if len(numbers) == 1 else numbers[0]), numbers[-1]
     step = numbers[1] if len(numbers) == 3 else 1

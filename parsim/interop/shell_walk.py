@@ -13,6 +13,7 @@ from parsim.interop.shell_words import Token
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 QUIET = ("echo", "printf", "mkdir", "shift", "let", "true", ":", "sleep", "cp", "mv", "rm", "cd", "set", "unset")
 """commands that no loop is stopped for"""
+REDIRECTIONS = ("<", ">", ">>", "<<", "<<-", "<<<", "&>", "&>>", ">&", "<&")
 _SEPARATORS = ("\n", ";", "&", ";;")
 _RANGE = re.compile(r"\{(-?[0-9]{1,6})\.\.(-?[0-9]{1,6})\}")
 _TAKES_ARGUMENTS = re.compile(r"\bshift\b|\bgetopts?\b")
@@ -107,6 +108,8 @@ class Walker:
             elif token.operator in ("&&", "||"):
                 connector = token.operator
                 self._live = live and not self._leaving and (status if connector == "&&" else not status)
+            elif token.operator in REDIRECTIONS:
+                self._at += 1  # behind a loop or a group
             elif token.operator == "((":
                 status = self._arithmetic(token) if self._live else status
             elif not token.operator:
