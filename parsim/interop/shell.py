@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from parsim.interop.shell_outputs import LONGEST, filtered, printed
 from parsim.interop.shell_tests import tested, undecided
@@ -23,6 +24,8 @@ _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
 _SHELL_TEXT = re.compile(r"-[a-z]*c")
 _DEEPEST_TEXT = 4
 """shells in shells"""
+_MOST_CAPTURES = 4000
+"""outputs of commands that are worked out"""
 
 
 @dataclass(slots=True)
@@ -43,6 +46,7 @@ class Script(Walker):
         known = {**(environment or {}), **(variables or {})}
         super().__init__(Variables({name: [LetterRun(value, 0)] for name, value in known.items()}, fixed=frozenset(variables or ())))
         self.variables.capture = self._captured
+        self._captures = 0
         self._starting: tuple[Field, ...] = ()
         """words that start the shell which reads this text"""
         self._walk(tokens(text))
@@ -162,12 +166,14 @@ class Script(Walker):
         """Which of the words is a text that a shell runs: behind ``bash -c``, or one that names a program; 0 for eval's."""
         if items[0].text == "eval":
             return 0
-        for at, item in enumerate(items[1:], 1):
-            before = [word.text for word in items[:at]]
-            if _SHELL_TEXT.fullmatch(before[-1]) and any(word.rpartition("/")[2] in _SHELLS for word in before):
+        shell = program = False
+        for at, (last, item) in enumerate(pairwise(items), 1):
+            shell = shell or last.text.rpartition("/")[2] in _SHELLS
+            program = program or last.text.endswith(".py")
+            if shell and _SHELL_TEXT.fullmatch(last.text):
                 return at
             if ".py" in item.text and re.search(r"\s", item.text) and items[0].text not in QUIET:
-                return None if any(word.endswith(".py") for word in before) else at
+                return None if program else at
         return None
 
     def _shell(self, runs: list[LetterRun], starting: tuple[Field, ...]) -> None:
@@ -188,7 +194,8 @@ class Script(Walker):
 
     def _captured(self, text: str, line: int) -> str | None:
         """What commands inside ``$(...)`` print; None where that cannot be told."""
-        if self._texts >= _DEEPEST_TEXT or len(text) > LONGEST:
+        self._captures += 1
+        if self._texts >= _DEEPEST_TEXT or len(text) > LONGEST or self._captures > _MOST_CAPTURES:
             return None
         kept = self.commands, self.notes, dict(self.exported), dict(self.variables.scalars), dict(self.variables.arrays)
         self.commands, self.notes = [], []

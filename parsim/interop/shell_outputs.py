@@ -90,6 +90,9 @@ def _printf(words: list[str]) -> str:
 
     if "%" in _DIRECTIVE.sub("", form):
         raise ValueError("a directive that is not read")
+    widths = [int(match[1] or 0) for match in _DIRECTIVE.finditer(form)]
+    if max(widths, default=0) * max(len(values), 1) > LONGEST:
+        raise ValueError("too long")
     times = max(1, -(-len(values) // wanted) if wanted else 1)
     return "".join(_DIRECTIVE.sub(one, form) for _ in range(times))
 

@@ -16,6 +16,7 @@ from parsim.interop.shell_words import HELD, JOINED, UNKNOWN, WordPart, enclosed
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _INNER = re.compile(r"([#!]?)([A-Za-z_]\w*|[0-9]+|[@*#])(\[[^\]]*\])?(.*)", re.DOTALL)
 _SETTABLE = re.compile(r"[A-Za-z_]\w*|[0-9]+")
+_SPECIAL = re.compile(rf"[\\`${UNKNOWN[0]}]")
 _OPEN = re.compile(f"{UNKNOWN[0]}([^{UNKNOWN[1]}]*){UNKNOWN[1]}?")
 
 _HOLD = str.maketrans(HELD)
@@ -28,6 +29,8 @@ _MOST_WORDS = 10_000
 """of an array"""
 _MOST_LETTERS = 2_000_000
 """that one word becomes"""
+_MOST_TOGETHER = 10_000_000
+"""that all of them become"""
 _MANY_ARGUMENTS = "9"
 """what ``$#`` is taken for, so that scripts do not think that arguments are missing"""
 
@@ -105,6 +108,8 @@ class Variables:
     unset: dict[int, dict[str, None]] = field(default_factory=dict)
     """line -> names that have no value there"""
     used: dict[str, None] = field(default_factory=dict)
+    letters: int = 0
+    """that were replaced so far"""
     fixed: frozenset[str] = frozenset()
     """names that keep their values"""
     capture: Callable[[str, int], str | None] | None = None
@@ -194,35 +199,38 @@ class Variables:
         letters, total = "", 0
         begun = line
         while at < len(text):
-            rest = text[at:]
-            taken = 1
+            special = _SPECIAL.search(text, at)
+            end = special.start() if special is not None else len(text)
             value: Scalar | list[Field] | None = None
-            if rest.startswith("\\$"):
-                letters, taken = letters + "$", 2
-            elif rest[0] == "`" or rest.startswith("$("):
-                taken = enclosed(rest)
-                value = self._computed(rest[:taken], line)
-            elif rest.startswith("${"):
-                taken = enclosed(rest)
-                value = self._braced(rest[2 : taken - 1], line, quoted=quoted)
-            elif rest[0] == UNKNOWN[0]:
-                taken = (rest.find(UNKNOWN[1]) + 1) or len(rest)
-                letters += rest[:taken]
-            elif rest[0] == "$" and (match := _NAME.match(rest, 1)):
-                taken = match.end()
+            if end > at:
+                letters += text[at:end]
+            elif text.startswith("\\$", at):
+                letters, end = letters + "$", at + 2
+            elif text[at] == "`" or text.startswith("$(", at):
+                end = enclosed(text, at)
+                value = self._computed(text[at:end], line)
+            elif text.startswith("${", at):
+                end = enclosed(text, at)
+                value = self._braced(text[at + 2 : end - 1], line, quoted=quoted)
+            elif text[at] == UNKNOWN[0]:
+                end = (text.find(UNKNOWN[1], at) + 1) or len(text)
+                letters += text[at:end]
+            elif text[at] == "$" and (match := _NAME.match(text, at + 1)):
+                end = match.end()
                 value = self.lookup(match[0], line) or []
                 value = self._first(value) if settable(match[0]) else value  # $NAME of an array is its first word
             else:
-                letters += rest[0]
+                letters, end = letters + text[at], at + 1
             if value is not None:
-                total += len(_letters(value))
-                if total > _MOST_LETTERS:
+                total += (more := len(_letters(value)))
+                self.letters += more
+                if total > _MOST_LETTERS or self.letters > _MOST_TOGETHER:
                     return []
                 pieces += [[LetterRun(letters, begun)], value] if letters else [value]
                 letters = ""
-            line += text[at : at + taken].count("\n") + text[at : at + taken].count(JOINED)
+            line += text.count("\n", at, end) + text.count(JOINED, at, end)
             begun = begun if letters else line
-            at += taken
+            at = end
         return [*pieces, [LetterRun(letters, begun)]] if letters else pieces
 
     def _braced(self, inner: str, line: int, *, quoted: bool) -> Scalar | list[Field]:

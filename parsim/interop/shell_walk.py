@@ -20,7 +20,7 @@ _TAKES_ARGUMENTS = re.compile(r"\bshift\b|\bgetopts?\b")
 _DEEPEST = 50
 _MOST_ROUNDS = 2000
 """of one loop"""
-_MOST_STATEMENTS = 50_000
+_MOST_STATEMENTS = 20_000
 """of one script"""
 
 

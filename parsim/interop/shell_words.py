@@ -19,6 +19,7 @@ _PLACEHOLDER = re.compile(r"<[A-Za-z](?:[^<>\n|&;]{0,80}[^\s<>|&;])?>(?=[\s\"'\\
 """``<path to data>``, as examples leave it to their readers"""
 _LONGEST_EXPRESSION = 2000
 """letters between ``((`` and ``))``"""
+_MOST_EXPRESSIONS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class _Reader:
     def __init__(self, text: str, lines: list[int]) -> None:
         self.text = text
         self.lines = lines
-        self.at = 0
+        self.at = self.tried = 0
         self.found: list[Token] = []
         self.waiting: list[tuple[str, Document]] = []
         """ends of here-documents that begin after this line"""
@@ -123,6 +124,9 @@ class _Reader:
 
     def _arithmetic(self) -> bool:
         """``((...))`` as one token; False where two brackets are closed apart."""
+        self.tried += 1
+        if self.tried > _MOST_EXPRESSIONS:
+            return False
         window = self.text[self.at : self.at + _LONGEST_EXPRESSION]
         whole = window[: _balanced(window, 0)]
         if not whole.endswith("))") or _balanced(window, 1) != len(whole) - 1:
@@ -217,19 +221,19 @@ class _Reader:
             self.at = len(text) if end < 0 else end + 1
             letters.append(text[at : self.at])
         elif letter == "`" or pair in ("$(", "${"):
-            self.at += enclosed(text[at:])
+            self.at = enclosed(text, at)
             letters.append(text[at : self.at])
         else:
             letters.append(letter)
             self.at += 1
 
 
-def enclosed(text: str) -> int:
-    """How many letters ``$(...)``, ``${...}`` or ```...``` at the begin of `text` take."""
-    if text[0] == "`":
-        end = text.find("`", 1)
+def enclosed(text: str, at: int = 0) -> int:
+    """Where ``$(...)``, ``${...}`` or ```...```, which begins at `at`, ends."""
+    if text[at] == "`":
+        end = text.find("`", at + 1)
         return len(text) if end < 0 else end + 1
-    return _balanced(text, 1) or len(text)
+    return _balanced(text, at + 1) or len(text)
 
 
 def _balanced(text: str, at: int) -> int:
