@@ -25,11 +25,11 @@ _WORDS = re.compile(r"\$[@*]|\$\{(?:[@*]|\w+\[[@*]\])")
 """what becomes as many words as there are, none if there are none"""
 _LONGEST = 100_000
 """letters of a value; a longer one is not known"""
-_MOST_WORDS = 10_000
+_MOST_WORDS = 5_000
 """of an array"""
 _MOST_LETTERS = 2_000_000
 """that one word becomes"""
-_MOST_TOGETHER = 10_000_000
+_MOST_TOGETHER = 2_000_000
 """that all of them become"""
 _MANY_ARGUMENTS = "9"
 """what ``$#`` is taken for, so that scripts do not think that arguments are missing"""
@@ -119,8 +119,14 @@ class Variables:
         """``NAME=value`` or ``NAME+=value``; a command's output that is not known is called by the name from here on."""
         if name in self.fixed:
             return
-        value = [LetterRun(_OPEN.sub(lambda match: match[0] if settable(match[1]) else unknown(name), run.text), run.line) for run in value]
-        if sum(len(run.text) for run in value) + (len(_letters(self.scalars.get(name))) if append else 0) > _LONGEST:
+        if any(UNKNOWN[0] in run.text for run in value):
+            value = [
+                LetterRun(_OPEN.sub(lambda found: found[0] if settable(found[1]) else unknown(name), run.text), run.line) for run in value
+            ]
+        if (
+            len(value) > _MOST_WORDS
+            or sum(len(run.text) for run in value) + (len(_letters(self.scalars.get(name))) if append else 0) > _LONGEST
+        ):
             value, append = [LetterRun(unknown(name), value[0].line)], False
         if append and name in self.arrays:
             self.arrays[name] = self.arrays[name] + fields(value)
