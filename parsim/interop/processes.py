@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import Count, counted, write_cluster
@@ -13,6 +13,8 @@ from parsim.interop.keys import Key, Source
 PER_NODE = ("GPUS_PER_NODE", "NUM_GPUS_PER_NODE", "NUM_GPUS_PERNODE", "GPU_PER_NODE", "NGPUS_PER_NODE", "N_GPUS_PER_NODE", "NPROC_PER_NODE")
 """variables in which scripts hold how many GPUs of a machine they use"""
 NODES = ("NNODES", "NUM_NODES", "NUM_NODE", "N_NODES", "NODE_COUNT", "SLURM_NNODES")
+TOGETHER = ("NUM_GPUS", "WORLD_SIZE")
+"""variables in which they hold how many GPUs there are on all machines"""
 _GPUS = re.compile(r"(?:^|,)gpu(?::[\w.-]+?)?:([0-9]+)(?:\([^)]*\))?(?=,|$)")
 _MAPPED = re.compile(r"ppr:([0-9]+):node")
 _SLURM = ("nodes", "gpus_per_node", "ntasks_per_node", "gres", "ntasks", "gpus", "gpus_per_task", "np", "npernode", "map_by", "hostfile")
@@ -62,6 +64,10 @@ def write_launched(draft: ImportDraft, launch: Source, launcher: str = "", varia
             draft.harmless(key, why)
     asked = launch.get("nnodes", "num_nodes", "nodes", "hostfile")
     is_open = nodes is None and asked is not None and (asked.value in (True, "") or asked.name == "hostfile")
+    together = _variable(known, TOGETHER) if launcher in ("deepspeed", "ds") else None
+    if nodes is None and per_node is None and together is not None:
+        text = f"the script counts {together.value} GPUs, and DeepSpeed's launcher takes those of its host file"
+        asked, is_open = replace(together.key, hint=text), True
     write_cluster(draft, nodes=nodes, per_node=per_node, open_nodes=asked if is_open else None)
 
 

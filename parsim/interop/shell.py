@@ -117,7 +117,10 @@ class Script(Walker):
             return True
         words_of = [(token, self.variables.expand(token.parts)) for token in rest]
         items = tuple(item for _, found in words_of for item in found)
-        parts.blank = [(match[1], token.line) for token, found in words_of if not found and (match := _VARIABLE.fullmatch(token.bare))]
+        programs = [at for at, (_, found) in enumerate(words_of) if any(item.text.endswith(".py") for item in found)]
+        for token, found in words_of[programs[0] :] if programs else ():
+            if not found and (match := _VARIABLE.fullmatch(token.bare)):
+                parts.blank.append((match[1], token.line))
         if not items:
             return True
         if items[0].text in ("[", "[[", "test"):

@@ -65,6 +65,7 @@ def test_a_launcher_in_a_variable_that_another_shell_expands() -> None:
     assert (found["cluster.nodes"], found["cluster.gpus"]) == (16, 64)
     assert "# --nproc_per_node 4 (line 8); 16 x 4" in imported.yaml
     assert "# --num-layers 24 (line 13)" in imported.yaml
+    assert "has no value in the script" not in imported.yaml
 
 
 @pytest.mark.parametrize(
@@ -98,6 +99,13 @@ def test_a_number_of_nodes_that_cannot_be_known_is_asked_for(line: str) -> None:
     assert imported.to_fill == ("cluster.nodes",)
     assert "set it: --set N=VALUE" in imported.yaml
     assert values(from_text(text, on="dgx-a100-80gb", variables={"N": "4"}))["cluster.gpus"] == 32
+
+
+def test_machines_of_a_host_file_are_asked_for() -> None:
+    text = f"NUM_GPUS=64\ndeepspeed pretrain_gpt.py {OPTIONS} --deepspeed"
+    assert "cluster.nodes" in from_text(text, on="dgx-a100-80gb").to_fill
+    assert "the script counts 64 GPUs" in from_text(text, on="dgx-a100-80gb").yaml
+    assert values(from_text(text, on="dgx-a100-80gb", nodes=8))["cluster.nodes"] == 8
 
 
 def test_options_that_only_the_environment_holds_are_said() -> None:
