@@ -155,8 +155,10 @@ class ImportDraft:
         for key, last in source.superseded():
             if key not in self.fates:
                 self.harmless(key, f"given again: {last.place(self.file)} counts")
-        for key in source.keys:
-            self._check_value(source, key)
+        open_keys = [
+            key for key in source.keys if source.valueless(key) and (key not in self.fates or self.fates[key].kind == "not modelled")
+        ]
+        self.errors += [key.finding("it has no value", key.hint) for key in open_keys]
         known = list(dict.fromkeys([*source.asked, *(name for name in table.names() if not name.endswith("*"))]))
         for key in source.keys:
             if key in self.fates:
@@ -175,16 +177,6 @@ class ImportDraft:
             else:
                 near = difflib.get_close_matches(key.name, known, n=1, cutoff=0.75)
                 self._settle(key, "unknown", f"did you mean {spelled(key, near[0])}?" if near else "no key that parsim knows")
-
-    def _check_value(self, source: Source, key: Key) -> None:
-        """An option that takes a value, and whose variable has none, is an error rather than a choice of the importer's."""
-        row = next((row for row in source.table.rows.values() if key.name in row.names), None)
-        takes = (
-            row is not None and row.kind in ("whole", "number", "word") and not any(word in (True, False) for word in row.words.values())
-        )
-        fate = self.fates.get(key)
-        if takes and key.hint and key.value in (True, "") and source.last(key) and (fate is None or fate.kind == "not modelled"):
-            self.errors.append(key.finding("it has no value", key.hint))
 
     # -- values
 

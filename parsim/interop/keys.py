@@ -122,9 +122,14 @@ class Source:
             if last is not key:
                 yield key, last
 
-    def last(self, key: Key) -> bool:
-        """Whether `key` is the one that counts of its name."""
-        return self._last.get(key.name.removeprefix(self._prefix)) is key
+    def valueless(self, key: Key) -> bool:
+        """Whether `key` counts, takes a value by the table, and has none because a variable has none."""
+        row = next((row for row in self.table.rows.values() if key.name in row.names), None)
+        takes = (
+            row is not None and row.kind in ("whole", "number", "word") and not any(word in (True, False) for word in row.words.values())
+        )
+        last = self._last.get(key.name.removeprefix(self._prefix)) is key
+        return takes and last and bool(key.hint) and key.value in (True, "")
 
     def __contains__(self, name: str) -> bool:
         return name in self._last

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from itertools import groupby
 
 from parsim.interop.command import Invocation
 from parsim.interop.export_draft import ExportDraft
 from parsim.interop.import_draft import ImportDraft
-from parsim.interop.keys import Key, Source
+from parsim.interop.keys import Source
+from parsim.interop.megatron.expert_layers import listed, read_expert_layers
 from parsim.interop.megatron.fork_model import read_fork
 from parsim.interop.megatron.other_models import is_encoder, is_hybrid, write_encoder, write_hybrid
 from parsim.interop.megatron.vocabulary import SAID, read_vocabulary
-from parsim.limits import MOST_LAYERS
 from parsim.model.families.family import shortest
 from parsim.model.transformer import Experts, LatentAttention, TransformerConfig
 from parsim.scenario.support import EXAMPLES
@@ -21,7 +20,6 @@ from parsim.units import is_digits
 SWITCHES = ("group_query_attention", "squared_relu", "openai_gelu", "onnx_safe", "quick_geglu", "use_rotary_position_embeddings",
             "no_position_embedding", *SAID)  # fmt: skip
 """options that say something of the model beside those of the table"""
-_RUN = re.compile(r"\[([01](?:,[01]){0,1000},?)\](?:\*([0-9]{1,6}))?")
 LATENT_DEFAULTS = {"key_rank": 32, "query_rank": None, "plain_dim": 128, "rotary_dim": 64, "value_dim": 128}
 YOUR_CODE = "use --to deepspeed or --to fsdp, where the model's code is yours"
 BIASES = ((True, True, True), (False, False, False), (True, False, False))
@@ -181,7 +179,7 @@ def _read_window(draft: ImportDraft, source: Source) -> None:
     draft.write("model.attention_window", int(before) + 1, window)
     if skipped is not None and is_digits(skipped.text):
         draft.take(source, "model.full_attention_every")
-    elif skipped is not None and (layers := _listed(skipped.text)):
+    elif skipped is not None and (layers := listed(skipped.text)):
         draft.write("model.layer_pattern", shortest("".join("*W"[kind == "1"] for kind in layers)), skipped)
     else:
         draft.unmodelled(skipped, "parsim reads a number, or a sum of lists such as ([0]*3+[1]*5)")
@@ -197,49 +195,13 @@ def _read_experts(draft: ImportDraft, source: Source) -> None:
         draft.write("model.experts.top_k", 2, note="--moe-router-topk is 2 if not given")
     for path in ("top_k", "mlp", "shared"):
         draft.take(source, f"model.experts.{path}")
-    _read_expert_layers(draft, source.of("model.experts.every"))
+    read_expert_layers(draft, source.of("model.experts.every"))
     if (kind := source.of("model.experts.router_dtype")) is not None:
         draft.write("model.experts.router_dtype", "fp32" if kind.value == "fp32" else "activations", kind)
     if draft.value("model.mlp_bias") is not False:
         draft.write("model.experts.bias", True, note="no --disable-bias-linear")
     for path in ("router_bias", "shared_gate", "renormalise", "groups", "groups_kept"):
         draft.take(source, f"model.experts.{path}")
-
-
-def _listed(text: str) -> list[str]:
-    """The zeros and ones of a list, or of a sum such as ``([0]*3+[1]*58)``; empty where it is something else."""
-    runs = [_RUN.fullmatch(piece) for piece in text.replace(" ", "").strip("()'\"").split("+")]
-    if not all(runs):
-        return []
-    found: list[str] = []
-    for run in runs:
-        if run is not None:
-            found += run[1].rstrip(",").split(",") * min(int(run[2] or 1), MOST_LAYERS)
-    return found if len(found) <= MOST_LAYERS else []
-
-
-def _read_expert_layers(draft: ImportDraft, key: Key | None) -> None:
-    """``--moe-layer-freq``: a number, or a list such as ``([0]*3+[1]*58)``."""
-    if key is None:
-        return
-    text = key.text.replace(" ", "").strip("()'\"")
-    if is_digits(text):
-        draft.write("model.experts.every", int(text), key)
-        return
-    layers = _listed(text)
-    dense, every = layers.count("0"), layers.index("1") + 1 if "1" in layers else 0
-    count = draft.value("model.layers")
-    if layers and isinstance(count, int) and len(layers) != count:
-        draft.errors.append(key.finding(f"{len(layers)} layers are listed, and --num-layers is {count}", "list every layer"))
-    elif every and layers == ["0"] * dense + ["1"] * (len(layers) - dense):
-        draft.write("model.experts.dense_layers", dense, key)
-    elif every and layers == ["1" if layer % every == 0 else "0" for layer in range(1, len(layers) + 1)]:
-        draft.write("model.experts.every", every, key)
-    elif key.value is True or not key.text:
-        draft.errors.append(key.finding("it has no value", key.hint or "write a number, or a list such as ([0]*3+[1]*58)"))
-    else:
-        text = "experts are supported in every n-th layer, or in all but the first n"
-        draft.errors.append(key.finding(text, "write a number, or a list such as ([0]*3+[1]*58)"))
 
 
 def _read_latent(draft: ImportDraft, source: Source) -> None:
