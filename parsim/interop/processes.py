@@ -54,7 +54,7 @@ def write_launched(draft: ImportDraft, launch: Source, launcher: str = "", varia
     )
     known = variables or {}
     starts = said.processes is not None or launcher in ("torchrun", "deepspeed", "accelerate", "ds")
-    nodes = said.nodes or said.allocated or _variable(known, NODES)
+    nodes = said.nodes or said.allocated or (None if starts else _spread(said)) or _variable(known, NODES)
     per_node = said.processes or (None if starts else _direct(said, nodes)) or said.gpus or _variable(known, PER_NODE)
     _check(draft, said, known, nodes, per_node, starts=starts)
     taken = [count.key for count in (nodes, per_node) if count is not None]
@@ -99,6 +99,13 @@ def _direct(said: _Launched, nodes: Count | None) -> Count | None:
     if said.total is not None and nodes is not None and said.total.value % nodes.value == 0:
         return Count(said.total.value // nodes.value, said.total.key)
     return said.total if nodes is None else None
+
+
+def _spread(said: _Launched) -> Count | None:
+    """Nodes, from all tasks of mpirun and those of a node."""
+    if said.total is None or said.tasks is None or said.total.value % said.tasks.value:
+        return None
+    return Count(said.total.value // said.tasks.value, said.total.key)
 
 
 def _variable(known: Mapping[str, Key], names: tuple[str, ...]) -> Count | None:
