@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,6 +48,8 @@ def config(
         str | None, typer.Option("--hf", metavar="FILE", help="Training arguments beside DeepSpeed or accelerate.")
     ] = None,
     variables: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A variable of the script.")] = None,
+    vocabulary: Annotated[int | None, typer.Option(min=1, help="Rows of the word table, before padding.")] = None,
+    tokenizer: Annotated[str | None, typer.Option(metavar="NAME", help="The tokenizer that says them, for example llama-3.")] = None,
     name: Annotated[str | None, typer.Option(help="What to call it; default: the file's name.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the scenario here instead of to standard output.")] = None,
     as_json: Json = False,
@@ -60,6 +63,7 @@ def config(
     text = standard_input() if file == "-" else read_text(Path(file))
     called = name or ("imported" if file == "-" else Path(file).stem)
     given = Given(called, on, nodes, model, sequence_length, micro_batch, accumulation, examples, _variables(variables or []))
+    given = replace(given, vocabulary=vocabulary, tokenizer=tokenizer)
     others = [(read_text(Path(name)), name) for name in more or []]
     imported = import_config(text, file, given, tool=tool, arguments=arguments, more=others)
     for finding in imported.warnings:

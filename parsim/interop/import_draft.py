@@ -40,6 +40,10 @@ class Given:
     """samples of the data set"""
     variables: Mapping[str, str] = field(default_factory=dict)
     """of a shell script, by name; positional ones are 1, 2, ..."""
+    vocabulary: int | None = None
+    """rows of the word table, before padding"""
+    tokenizer: str | None = None
+    """name of the tokenizer that says them"""
 
 
 @dataclass(slots=True)
@@ -151,6 +155,10 @@ class ImportDraft:
         for key, last in source.superseded():
             if key not in self.fates:
                 self.harmless(key, f"given again: {last.place(self.file)} counts")
+        open_keys = [
+            key for key in source.keys if source.valueless(key) and (key not in self.fates or self.fates[key].kind == "not modelled")
+        ]
+        self.errors += [key.finding("it has no value", key.hint) for key in open_keys]
         known = list(dict.fromkeys([*source.asked, *(name for name in table.names() if not name.endswith("*"))]))
         for key in source.keys:
             if key in self.fates:
@@ -239,7 +247,8 @@ class ImportDraft:
     def check(self) -> None:
         """Raise what was wrong with the source."""
         if self.errors:
-            raise ScenarioError(sorted(self.errors, key=lambda finding: (finding.file, finding.line or 0)))
+            once = [error for n, error in enumerate(self.errors) if error not in self.errors[:n]]
+            raise ScenarioError(sorted(once, key=lambda finding: (finding.file, finding.line or 0)))
 
 
 def spelled(key: Key, name: str) -> str:
@@ -301,8 +310,10 @@ def _unused(draft: ImportDraft) -> None:
         ("--micro-batch", draft.given.micro_batch),
         ("--gradient-accumulation", draft.given.gradient_accumulation),
         ("--examples", draft.given.examples),
+        ("--vocabulary", draft.given.vocabulary),
+        ("--tokenizer", draft.given.tokenizer),
     ):
-        if value is not None and flag not in notes:
+        if value is not None and not any(note.startswith(flag) for note in notes):
             draft.remark(f"{flag} {value} has no use: the configuration says it in another way")
 
 

@@ -122,6 +122,15 @@ class Source:
             if last is not key:
                 yield key, last
 
+    def valueless(self, key: Key) -> bool:
+        """Whether `key` counts, takes a value by the table, and has none because a variable has none."""
+        row = next((row for row in self.table.rows.values() if key.name in row.names), None)
+        takes = (
+            row is not None and row.kind in ("whole", "number", "word") and not any(word in (True, False) for word in row.words.values())
+        )
+        last = self._last.get(key.name.removeprefix(self._prefix)) is key
+        return takes and last and bool(key.hint) and key.value in (True, "")
+
     def __contains__(self, name: str) -> bool:
         return name in self._last
 

@@ -15,11 +15,12 @@ from typing import Any
 
 from parsim.errors import Finding
 from parsim.interop.import_draft import ImportDraft
-from parsim.interop.import_sections import write_launched, write_sequence_length
+from parsim.interop.import_sections import write_sequence_length
 from parsim.interop.keys import Key, Source, key_table, of_document
 from parsim.interop.megatron.model import read_model
 from parsim.interop.megatron.parallel import read_parallel
 from parsim.interop.megatron.training import read_training
+from parsim.interop.processes import write_launched
 from parsim.interop.recognise import Foreign
 from parsim.scenario import files
 

@@ -53,7 +53,7 @@ class Tool:
     """after ``--from``"""
     called: str
     own: tuple[str, ...] = ()
-    """keys that only its files have: dotted, with underscores; ``name.*`` is anything below a section"""
+    """keys that only its files have: dotted, with underscores; ``name.*`` is anything below a section, ``a+b`` are two that go together"""
     shared: tuple[str, ...] = ()
     """keys of its files that others have too; they count where no tool is told by its own"""
     enough: int = 2
@@ -150,8 +150,8 @@ def matching(patterns: Iterable[str], names: Mapping[str, Any]) -> tuple[str, ..
     for pattern in patterns:
         if pattern.endswith(".*"):
             hits |= dict.fromkeys(name for name in names if name.startswith(pattern[:-1]))
-        elif pattern in names:
-            hits[pattern] = None
+        elif all(part in names for part in pattern.split("+")):
+            hits |= dict.fromkeys(pattern.split("+"))
     return tuple(hits)
 
 

@@ -15,6 +15,7 @@ from parsim.interop.deepspeed import read_deepspeed, to_deepspeed
 from parsim.interop.flagscale import read_flagscale
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.megatron.megatron import read_megatron, to_megatron
+from parsim.interop.megatron.megatron_deepspeed import MARKS, read_megatron_deepspeed
 from parsim.interop.nemo import read_nemo
 from parsim.interop.neox import read_neox
 from parsim.interop.recognise import Foreign, Tool, claims
@@ -29,6 +30,11 @@ OWN = "write the scenario: parsim new"
 def _megatron(draft: ImportDraft, foreign: Foreign) -> None:
     if foreign.call is not None:
         read_megatron(draft, foreign.call)
+
+
+def _megatron_deepspeed(draft: ImportDraft, foreign: Foreign) -> None:
+    if foreign.call is not None:
+        read_megatron_deepspeed(draft, foreign.call)
 
 
 def _deepspeed(draft: ImportDraft, foreign: Foreign) -> None:
@@ -71,6 +77,10 @@ RECORDS = (
         "deepspeed", "DeepSpeed", read=_deepspeed, target="deepspeed", write=lambda job, _: to_deepspeed(job),
         own=("train_micro_batch_size_per_gpu", "zero_optimization"), enough=1,
         shared=("train_batch_size",),
+    ),
+    Tool(
+        "megatron-deepspeed", "Megatron-DeepSpeed", forms=("command",), has=("megatron",), read=_megatron_deepspeed,
+        own=tuple(f"{mark}+num_layers" for mark in MARKS),
     ),
     Tool(
         "accelerate", "accelerate", read=_accelerate, target="fsdp", write=to_fsdp, enough=1,

@@ -19,13 +19,13 @@ from parsim.interop.import_sections import (
     missing_file,
     neighbour,
     write_accumulation,
-    write_launched,
     write_micro_batch,
     write_model,
 )
 from parsim.interop.keys import Key, Source, key_table, of_document
 from parsim.interop.llama_factory import write_factory
 from parsim.interop.peft import write_peft
+from parsim.interop.processes import write_launched
 from parsim.interop.training_arguments import half_type, write_autocast, write_length, write_liger, write_optimizer, write_switches
 from parsim.scenario import files
 from parsim.scenario.support import EXAMPLES

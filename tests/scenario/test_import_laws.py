@@ -43,6 +43,10 @@ ASKED = {
         "train_samples use_tp_pp_dp_mapping enable_cuda_graph cuda_graph_scope no_gradient_accumulation_fusion "
         "no_async_tensor_model_parallel_allreduce"
     ),
+    "megatron-deepspeed": (
+        "deepspeed deepspeed_config kd num_experts_switch use_flash_attn_v2 pp_partition_method swiglu checkpoint_activations "
+        "enable_zbh1_pipeline mlp_type topk num_experts expert_interval tokenizer_name_or_path pad_vocab_size_to"
+    ),
     "deepspeed": (
         "communication_data_type data_types.grad_accum_dtype torch_autocast.enabled torch_autocast.dtype "
         "optimizer.params.torch_adam tensor_parallel.autotp_size sequence_parallel_size zero_optimization.cpu_offload "
@@ -88,7 +92,7 @@ ANY = st.one_of(
 def test_law_every_key_ends_in_one_way_whatever_its_value(tool: str, data: st.DataObject) -> None:
     """Any keys with any values: findings about wrong ones, else a scenario, and each key's end is said."""
     chosen = data.draw(st.dictionaries(st.sampled_from(known_names(tool)), ANY, max_size=12))
-    if tool == "megatron":
+    if tool.startswith("megatron"):
         rows = [f"--{name.replace('_', '-') if name != 'DDP_impl' else 'DDP-impl'} {word(value)}" for name, value in chosen.items()]
         text = "\n".join(["--num-layers 8", *rows])
         expected = len({row.split()[0] for row in ["--num-layers", *rows]})

@@ -516,8 +516,7 @@ def test_the_users_machine_wins_over_the_launchers() -> None:
 def test_how_many_machines_may_be_open() -> None:
     text = f"torchrun --nnodes $NNODES --nproc_per_node 8 pretrain_gpt.py {BASE}"
     imported = from_text(text, on="dgx-a100-80gb")
-    assert "cluster.nodes" not in values(imported)
-    assert "--nnodes  not modelled: it has no value here" in "\n".join(map(str, imported.warnings))
+    assert (values(imported)["cluster.nodes"], imported.to_fill) == ("FILL-IN", ("model.vocabulary", "cluster.nodes"))
     assert "set it: --set NNODES=VALUE" in imported.yaml
     assert values(from_text(text, on="dgx-a100-80gb", nodes=4))["cluster.gpus"] == 32
     assert values(from_text(text, on="dgx-a100-80gb", variables={"NNODES": "2"}))["cluster.gpus"] == 16
