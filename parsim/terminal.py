@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Annotated, Any, Literal, TextIO, TypeVar
 
 import typer
@@ -22,7 +23,8 @@ TrustCode = Annotated[
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")]
 
-
+_EVERY = 5.0
+"""time between lines about long work, where there is no terminal [s]"""
 T = TypeVar("T")
 
 
@@ -117,10 +119,13 @@ def progress(
 ) -> Iterator[T]:
     """`items`, with a bar on stderr as they are taken: what is done, how many of `total` (None: nobody knows), time left, `remark`'s words.
 
-    Nothing is shown where `quiet`, or where stderr is not a terminal.
+    Where stderr is not a terminal, a line every few seconds says it; nothing is shown where `quiet`.
     """
-    if quiet or not sys.stderr.isatty():
+    if quiet:
         yield from items
+        return
+    if not sys.stderr.isatty():
+        yield from _told_in_lines(doing, items, total, remark)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -137,6 +142,17 @@ def progress(
         for item in items:
             bar.update(task, advance=1, remark=remark() if remark is not None else "")
             yield item
+
+
+def _told_in_lines(doing: str, items: Iterable[T], total: int | None, words: Callable[[], str] | None) -> Iterator[T]:
+    said = monotonic()
+    for number, item in enumerate(items, 1):
+        if (now := monotonic()) - said > _EVERY:
+            said = now
+            of = "" if total is None else f" of {total:,}"
+            best = f"; {text}" if words is not None and (text := words()) else ""
+            remark(f"{doing}: {number:,}{of}{best}")
+        yield item
 
 
 @contextmanager

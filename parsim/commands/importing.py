@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,7 @@ class _Commands(TyperGroup):
         return super().parse_args(ctx, args)
 
 
+TOOLS = "megatron | deepspeed | accelerate | hf | llama-factory | axolotl | torchtitan | neox | nemo | flagscale"
 imports = typer.Typer(name="import", cls=_Commands, help="Turn foreign files into YAML to read and edit.", no_args_is_help=True)
 
 
@@ -33,7 +35,8 @@ def register(app: typer.Typer) -> None:
 @imports.command()
 def config(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A script, arguments, JSON or YAML; - is standard input.")],
-    tool: Annotated[str, typer.Option("--from", metavar="TOOL", help="megatron | deepspeed | accelerate | hf | llama-factory.")] = "",
+    more: Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="Further files of the same job (GPT-NeoX).")] = None,
+    tool: Annotated[str, typer.Option("--from", metavar="TOOL", help=f"{TOOLS}; default: told by the keys.")] = "",
     on: Annotated[str | None, typer.Option(metavar="MACHINE", help='One machine: a topology, or a box such as "8x a100-80gb".')] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="Machines, whatever the configuration says.")] = None,
     model: Annotated[str | None, typer.Option(help="The model, whatever the configuration says.")] = None,
@@ -45,6 +48,8 @@ def config(
         str | None, typer.Option("--hf", metavar="FILE", help="Training arguments beside DeepSpeed or accelerate.")
     ] = None,
     variables: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A variable of the script.")] = None,
+    vocabulary: Annotated[int | None, typer.Option(min=1, help="Rows of the word table, before padding.")] = None,
+    tokenizer: Annotated[str | None, typer.Option(metavar="NAME", help="The tokenizer that says them, for example llama-3.")] = None,
     name: Annotated[str | None, typer.Option(help="What to call it; default: the file's name.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the scenario here instead of to standard output.")] = None,
     as_json: Json = False,
@@ -58,7 +63,9 @@ def config(
     text = standard_input() if file == "-" else read_text(Path(file))
     called = name or ("imported" if file == "-" else Path(file).stem)
     given = Given(called, on, nodes, model, sequence_length, micro_batch, accumulation, examples, _variables(variables or []))
-    imported = import_config(text, file, given, tool=tool, arguments=arguments)
+    given = replace(given, vocabulary=vocabulary, tokenizer=tokenizer)
+    others = [(read_text(Path(name)), name) for name in more or []]
+    imported = import_config(text, file, given, tool=tool, arguments=arguments, more=others)
     for finding in imported.warnings:
         remark(f"warning: {finding}")
     if out is not None:
@@ -69,7 +76,7 @@ def config(
         keys = [fate.as_dict() for fate in imported.fates]
         warnings = [finding.as_dict() for finding in imported.warnings]
         rest = {"keys": keys, "to_fill": list(imported.to_fill), "warnings": warnings, "file": None if out is None else str(out)}
-        say_json({"parsim": 1, "tool": imported.tool, "scenario": imported.tree, **rest})
+        say_json({"parsim": 1, "tool": imported.tool, "evidence": imported.evidence, "scenario": imported.tree, **rest})
     elif out is None:
         say(imported.yaml, escapes=True)
     else:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from parsim.errors import Finding, ScenarioError
 from parsim.interop.import_draft import ImportDraft, plain_name
-from parsim.interop.keys import Key
-from parsim.interop.shell import Command, Note, Script
-from parsim.interop.shell_values import Field, LetterRun, fields
+from parsim.interop.keys import Key, Source
+from parsim.interop.launchers import LAUNCHERS, STARTING_MODULES, segments
+from parsim.interop.shell import Command, Note, Script, output_of
+from parsim.interop.shell_values import Field, fields, legible, plain, settable, unknown_names
+from parsim.interop.shell_words import UNKNOWN
+from parsim.units import is_digits
 
 _SBATCH = re.compile(r"^#SBATCH\s+(-\w|--[\w-]+)(?:[= ]\s*(\S+))?", re.MULTILINE)
 _SLURM = {
@@ -23,6 +27,20 @@ _SLURM = {
 _SHORT = {"-N": "--nodes", "-n": "--ntasks", "-G": "--gpus"}
 _NUMBER = re.compile(r"-\.?[0-9]")
 _PROGRAM = re.compile(r".*\.py$")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file that the script writes before it trains."""
+
+    text: str | None
+    """None where it is made of another file"""
+    line: int
+    """on which its text begins"""
+    template: str = ""
+    """file that it is made of"""
+    replaced: tuple[str, ...] = ()
+    """expressions of sed, by which"""
 
 
 @dataclass(frozen=True)
@@ -43,6 +61,14 @@ class Invocation:
     notes: tuple[Note, ...]
     used: frozenset[str]
     """variables that the script asks for"""
+    variables: Mapping[str, Key] = field(default_factory=dict)
+    """scalars of the script whose values are whole numbers"""
+    files: Mapping[str, Written] = field(default_factory=dict)
+    """by the name that the script gives them"""
+    open: tuple[tuple[str, int, str], ...] = ()
+    """variables that stand where options may and have no value, with their lines and the options before them"""
+    line: int | None = None
+    """where the program is named"""
 
 
 def invocation(text: str, file: str, variables: dict[str, str]) -> Invocation:
@@ -52,34 +78,74 @@ def invocation(text: str, file: str, variables: dict[str, str]) -> Invocation:
         ScenarioError: there is none.
     """
     script = Script(text, variables, _of_slurm(text))
-    hints = {line: f"set it: --set {next(iter(names))}=VALUE" for line, names in script.variables.unset.items()}
-    candidates = [parts for command in script.commands if (parts := _training(command)) is not None]
+    candidates = _candidates(script)
+    if not candidates:
+        script.read_functions()
+        candidates = _candidates(script)
+    hints = {line: _hint(next(iter(names))) for line, names in script.variables.unset.items()}
     slurm = [Key(plain_name(name), f"#SBATCH {name}", value, file, line) for name, value, line in _sbatch(text)]
     environment = tuple(_exported(script, name, line, file) for name, line in script.exported.items())
     notes, used = tuple(script.notes), frozenset(script.variables.used)
+    more: dict[str, Any] = {"variables": _numbers(script, file), "files": _written(script)}
     if candidates:
-        before, program, after = max(candidates, key=lambda parts: sum(1 for word in parts[2] if word.text.startswith("--")))
-        launch, _ = _options([word for word in before[1:] if word.text not in _PLAIN_STARTERS], file, hints)
+        chosen, (before, program, after) = max(candidates, key=lambda one: sum(1 for word in one[1][2] if word.text.startswith("--")))
+        launch = [key for part in segments(before) for key in part.keys(_options(list(part.words), file, hints)[0])]
         options, positional = _options(after, file, hints)
-        launcher = next((name for word in reversed(before) if (name := _starter(word.text)) in _LAUNCHERS), "")
-        return Invocation(program.text, launcher, (*slurm, *launch), tuple(options), tuple(positional), environment, notes, used)
+        launcher = next((part.name for part in reversed(segments(before)) if part.name in LAUNCHERS), "")
+        more["open"] = tuple(_unread(chosen, after))
+        said = legible(program.text), launcher, (*slurm, *launch), tuple(options), tuple(positional), environment, notes, used
+        return replace(Invocation(*said), **more, line=program.line or None)
     loose = [word for command in script.commands if command.words[0].text.startswith("--") for word in command.words]
     loose = loose or [word for group in _groups(script) for word in group]
     options, positional = _options(loose, file, hints)
     if not options:
         message = "there is no training command: no Python file that is run, and no --options"
         raise ScenarioError(Finding(message, file=file, line=1, suggestion="give a script, or the arguments as a text"))
-    return Invocation("", "", tuple(slurm), tuple(options), tuple(positional), environment, notes, used)
+    return replace(Invocation("", "", tuple(slurm), tuple(options), tuple(positional), environment, notes, used), **more)
 
 
-_PLAIN_STARTERS = ("python", "python3", "-u", "-m", "sh", "bash", "-c")
-_STARTING_MODULES = ("torch.", "accelerate.", "deepspeed.")
-_LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "srun", "python", "python3", "mpirun", "torchx")
+def _candidates(script: Script) -> list[tuple[Command, tuple[list[Field], Field, list[Field]]]]:
+    return [(command, parts) for command in script.commands if (parts := _training(command)) is not None]
 
 
-def _starter(word: str) -> str:
-    """``/usr/bin/torchrun`` and ``accelerate.commands.launch`` by the name that they are known by."""
-    return word.partition(".")[0] if word.startswith(_STARTING_MODULES) else word.rpartition("/")[2]
+def _unread(command: Command, words: Sequence[Field]) -> Iterator[tuple[str, int, str]]:
+    """Variables that are whole words and have no value, with the options that they stand behind."""
+    for name, line in command.blank:
+        yield name, line, ""
+    before = ""
+    for word in words:
+        names = unknown_names(word.text)
+        if len(names) == 1 and settable(names[0]) and legible(word.text) == f"${names[0]}":
+            yield names[0], word.line, before
+        before = plain_name(word.text) if word.text.startswith("--") and "=" not in word.text else ""
+
+
+def _hint(name: str) -> str:
+    return f"set it: --set {name}=VALUE" if settable(name) else f"it is what {legible(name)} gives, which is not run: write the value"
+
+
+def _numbers(script: Script, file: str) -> dict[str, Key]:
+    scalars = {name: (plain(value), value[0].line) for name, value in script.variables.scalars.items() if value}
+    return {name: Key(name, name, text, file, line or None) for name, (text, line) in scalars.items() if is_digits(text)}
+
+
+def _written(script: Script) -> dict[str, Written]:
+    """Files that echo, cat and sed write."""
+    files: dict[str, Written] = {}
+    for command in script.commands:
+        words = [word.text for word in command.words[command.own :]]
+        name = command.to or next((stage[-1] for stage in command.pipe[-1:] if stage[0] == "tee" and len(stage) > 1), "")
+        if not name or not words:
+            continue
+        text = output_of(command)
+        if text is not None:
+            files[legible(name)] = Written(text, command.document[1] if command.document is not None else command.line)
+        elif words[0] == "sed" and len(words) > 2 and all(stage[:1] == ("sed",) for stage in command.pipe):
+            stages = (word for stage in (words[1:-1], *(stage[1:] for stage in command.pipe)) for word in stage if word != "-e")
+            files[legible(name)] = Written(None, command.line, words[-1], tuple(stages))
+        else:
+            files.pop(legible(name), None)
+    return files
 
 
 def _sbatch(text: str) -> Iterator[tuple[str, str | bool, int]]:
@@ -95,21 +161,18 @@ def _of_slurm(text: str) -> dict[str, str]:
 
 def _exported(script: Script, name: str, line: int, file: str) -> Key:
     value = "".join(run.text for run in script.variables.scalars.get(name, []))
-    return Key(f"${name}", f"export {name}", value, file, line)
+    return Key(f"${name}", f"export {name}", legible(value), file, line)
 
 
 def _training(command: Command) -> tuple[list[Field], Field, list[Field]] | None:
     """Words before the Python file, the file, words after it."""
-    words: list[Field] = []
-    for word in command.words:
-        whole = ".py" in word.text and re.search(r"\s", word.text) is not None
-        words += fields(list(word.runs) or [LetterRun(word.text, word.line)]) if whole else [word]
-    if words and words[0].text in ("echo", "mkdir", "cp", "mv", "rm", "sed", "cat"):
+    words, own = list(command.words), command.own
+    if words[own].text in ("echo", "mkdir", "cp", "mv", "rm", "sed", "cat", "printf", "ls", "tee"):
         return None
     for at, word in enumerate(words):
-        if _PROGRAM.match(word.text):
+        if at >= own and _PROGRAM.match(word.text):
             return words[:at], word, words[at + 1 :]
-        if word.text == "-m" and at + 1 < len(words) and "." in words[at + 1].text and not words[at + 1].text.startswith(_STARTING_MODULES):
+        if word.text == "-m" and at + 1 < len(words) and "." in words[at + 1].text and not words[at + 1].text.startswith(STARTING_MODULES):
             return words[:at], words[at + 1], words[at + 2 :]
         if word.text in ("llamafactory-cli", "trl"):
             return words[:at], word, words[at + 1 :]
@@ -144,10 +207,24 @@ def _options(words: Sequence[Field], file: str, hints: dict[int, str]) -> tuple[
         while not equals and at < len(words) and (not words[at].text.startswith("-") or _NUMBER.match(words[at].text)):
             values.append(words[at].text)
             at += 1
+        missing = [name for text in values for name in unknown_names(text)]
+        hint = _hint(next((name for name in missing if settable(name)), missing[0])) if missing else hints.get(word.line, "")
         given: object = True if not values else values[0] if len(values) == 1 else values
-        name = _SHORT.get(name, name)
-        keys.append(Key(plain_name(name), name, given, file, word.line, hint=hints.get(word.line, "")))
+        if missing and all(re.fullmatch(f"{UNKNOWN[0]}[^{UNKNOWN[1]}]*{UNKNOWN[1]}", text) for text in values):
+            given = True  # no value
+        elif missing:
+            given = legible(" ".join(values))
+        keys.append(Key(plain_name(name), name, given, file, word.line, hint=hint))
     return keys, positional
+
+
+def remark_open(draft: ImportDraft, call: Invocation, source: Source) -> None:
+    """Say of which variables it is not known what options they hold."""
+    flags = {name for row in source.table.rows.values() if row.kind in ("flag", "inverted") for name in row.names}
+    for name, line, option in call.open:
+        if not option or option in flags:
+            text = f"${name} has no value in the script: options that it may hold are not read (--set {name}='--option value')"
+            draft.remarks.append(Finding(text, file=draft.file, line=line))
 
 
 ALGORITHMS = ("ring", "tree", "nvls")

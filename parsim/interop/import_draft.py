@@ -40,6 +40,10 @@ class Given:
     """samples of the data set"""
     variables: Mapping[str, str] = field(default_factory=dict)
     """of a shell script, by name; positional ones are 1, 2, ..."""
+    vocabulary: int | None = None
+    """rows of the word table, before padding"""
+    tokenizer: str | None = None
+    """name of the tokenizer that says them"""
 
 
 @dataclass(slots=True)
@@ -56,7 +60,8 @@ class Fate:
         """For a JSON document."""
         key = self.key
         place = {"file": key.file, "line": key.line, "column": key.column}
-        return {"key": key.written, "value": key.value, **place, "became": self.kind, "to": self.to, "why": self.why}
+        value = key.value if key.original is None else key.original
+        return {"key": key.written, "value": value, **place, "became": self.kind, "to": self.to, "why": self.why}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +76,10 @@ class Line:
 class ImportDraft:
     """Collects the lines of a scenario; every key of the source ends in exactly one way."""
 
-    def __init__(self, tool: str, file: str, given: Given) -> None:
+    def __init__(self, tool: str, file: str, given: Given, evidence: str = "") -> None:
         self.tool = tool
+        self.evidence = evidence
+        """the keys by which the file was told to be the tool's"""
         self.file = file
         self.given = given
         self.lines: dict[str, Line] = {}
@@ -148,6 +155,10 @@ class ImportDraft:
         for key, last in source.superseded():
             if key not in self.fates:
                 self.harmless(key, f"given again: {last.place(self.file)} counts")
+        open_keys = [
+            key for key in source.keys if source.valueless(key) and (key not in self.fates or self.fates[key].kind == "not modelled")
+        ]
+        self.errors += [key.finding("it has no value", key.hint) for key in open_keys]
         known = list(dict.fromkeys([*source.asked, *(name for name in table.names() if not name.endswith("*"))]))
         for key in source.keys:
             if key in self.fates:
@@ -236,7 +247,8 @@ class ImportDraft:
     def check(self) -> None:
         """Raise what was wrong with the source."""
         if self.errors:
-            raise ScenarioError(sorted(self.errors, key=lambda finding: (finding.file, finding.line or 0)))
+            once = [error for n, error in enumerate(self.errors) if error not in self.errors[:n]]
+            raise ScenarioError(sorted(once, key=lambda finding: (finding.file, finding.line or 0)))
 
 
 def spelled(key: Key, name: str) -> str:
@@ -271,6 +283,8 @@ class ImportedScenario:
     """scenario keys that are left to the reader"""
     warnings: tuple[Finding, ...]
     """keys that are not modelled or unknown, lines to fill in, and what else to check"""
+    evidence: str = ""
+    """the keys by which it was told to be the tool's"""
 
 
 def finished(draft: ImportDraft) -> ImportedScenario:
@@ -285,7 +299,7 @@ def finished(draft: ImportDraft) -> ImportedScenario:
     yaml = "\n".join([*_heading(draft), *_body(draft), *_remains(draft, fates)]) + "\n"
     tree = files.parse_text(yaml, draft.given.name).tree
     holes = tuple(path for path, line in draft.lines.items() if line.value == PLACEHOLDER)
-    return ImportedScenario(draft.tool, tree, yaml, tuple(fates), holes, tuple(_warnings(draft, fates, holes)))
+    return ImportedScenario(draft.tool, tree, yaml, tuple(fates), holes, tuple(_warnings(draft, fates, holes)), draft.evidence)
 
 
 def _unused(draft: ImportDraft) -> None:
@@ -296,14 +310,17 @@ def _unused(draft: ImportDraft) -> None:
         ("--micro-batch", draft.given.micro_batch),
         ("--gradient-accumulation", draft.given.gradient_accumulation),
         ("--examples", draft.given.examples),
+        ("--vocabulary", draft.given.vocabulary),
+        ("--tokenizer", draft.given.tokenizer),
     ):
-        if value is not None and flag not in notes:
+        if value is not None and not any(note.startswith(flag) for note in notes):
             draft.remark(f"{flag} {value} has no use: the configuration says it in another way")
 
 
 def _heading(draft: ImportDraft) -> list[str]:
     source = "standard input" if draft.file == "-" else draft.file
-    lines = [f"# From {printable(source)} ({draft.tool}); behind each value stands what it came from."]
+    told = f" as {draft.tool} ({draft.evidence})" if draft.evidence else f" as {draft.tool}"
+    lines = [f"# From {printable(source)}, read{told}; behind each value stands what it came from."]
     if any(line.value == PLACEHOLDER for line in draft.lines.values()):
         lines.append(f"# What the configuration does not say is to be filled in: {PLACEHOLDER}.")
     return [*lines, f"name: {flow(draft.given.name)}", ""]
@@ -328,7 +345,7 @@ def _body(draft: ImportDraft) -> list[str]:
 def _rows(key: str, node: Line | dict[str, Any], depth: int, main: str) -> Iterator[tuple[str, str]]:
     indent = "  " * depth
     if isinstance(node, Line):
-        said = [part.quoted(main) for part in node.keys]
+        said = dict.fromkeys(part.quoted(main) for part in node.keys)
         yield f"{indent}{key}: {flow(node.value)}", "; ".join([*said, *([node.note] if node.note else [])])
         return
     yield f"{indent}{key}:", ""

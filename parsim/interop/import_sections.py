@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from parsim.errors import Finding, InputError, ScenarioError
 from parsim.interop.import_draft import ImportDraft
-from parsim.interop.keys import Key, Source
+from parsim.interop.keys import Key
 from parsim.model.model import OUTER
 from parsim.scenario import files
 from parsim.scenario.references import lookup, model_tree
@@ -48,20 +50,18 @@ def counted(draft: ImportDraft, key: Key | None, *, replaced: bool = False) -> C
     return None if value is None else Count(value, key)
 
 
-def write_launched(draft: ImportDraft, launch: Source) -> None:
-    """The cluster section from the options of torchrun, ``deepspeed`` or srun."""
-    nodes = counted(draft, launch.get("nnodes", "num_nodes", "nodes"), replaced=draft.given.nodes is not None)
-    per_node = counted(draft, launch.get("nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node"))
-    taken = [count.key for count in (nodes, per_node) if count is not None]
-    why = "the launcher says how many processes there are" if per_node else "machines are given with --on and --nodes"
-    for key in launch.all("nodes", "gpus_per_node", "ntasks_per_node", "gres", "ntasks", "gpus"):
-        if key not in taken:
-            draft.harmless(key, why)
-    write_cluster(draft, nodes=nodes, per_node=per_node)
+def write_cluster(
+    draft: ImportDraft,
+    *,
+    nodes: Count | None = None,
+    per_node: Count | None = None,
+    total: Count | None = None,
+    open_nodes: Key | None = None,
+) -> None:
+    """The cluster section. `per_node` GPUs on each of `nodes`, or `total` GPUs together; the user's ``--nodes`` wins.
 
-
-def write_cluster(draft: ImportDraft, *, nodes: Count | None = None, per_node: Count | None = None, total: Count | None = None) -> None:
-    """The cluster section. `per_node` GPUs on each of `nodes`, or `total` GPUs together; the user's ``--nodes`` wins."""
+    `open_nodes` is a key that would say how many nodes there are, and has no value.
+    """
     given = draft.given
     machine = box(given.on) if given.on is not None else None
     if machine is not None and (problem := oversold(machine, None)) is not None:
@@ -81,6 +81,8 @@ def write_cluster(draft: ImportDraft, *, nodes: Count | None = None, per_node: C
             draft.harmless(total.key, why)
     elif nodes is not None:
         draft.write("cluster.nodes", nodes.value, nodes.key)
+    elif open_nodes is not None:
+        draft.fill("cluster.nodes", f"machines (--nodes){'; ' + open_nodes.hint if open_nodes.hint else ''}", open_nodes)
     _gpus(draft, count, share, per_node, total)
     if machine is None or count == 1:
         return
@@ -134,7 +136,7 @@ def write_model(draft: ImportDraft, key: Key | None) -> Sizes | None:
     return sizes(str(path), None)
 
 
-def sizes(name: str, relative_to: str | None) -> Sizes | None:
+def sizes(name: str | Mapping[str, Any], relative_to: str | None) -> Sizes | None:
     """Sizes of a model; None where it is unknown or no transformer (loading the scenario says so)."""
     from parsim.model.catalogue import build_model, read_architecture
 

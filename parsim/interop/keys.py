@@ -39,6 +39,8 @@ class Key:
     column: int | None = None
     hint: str = ""
     """what would give it a value where the source does not"""
+    original: Any = None
+    """the value as the source writes it, where a reader has followed or turned it"""
 
     @property
     def text(self) -> str:
@@ -51,10 +53,11 @@ class Key:
 
     def quoted(self, main: str) -> str:
         """The key as a comment of the scenario repeats it; `main` is the file that need not be named."""
-        if isinstance(self.value, (list, tuple)):
-            value = " ".join(map(str, self.value)) if self.written.startswith("-") else str(list(self.value))
+        said = self.value if self.original is None else self.original
+        if isinstance(said, (list, tuple)):
+            value = " ".join(map(str, said)) if self.written.startswith("-") else str(list(said))
         else:
-            value = _scalar(self.value)
+            value = _scalar(said)
         value = printable(" ".join(value.split()))
         if len(value) > LONGEST_VALUE:
             value = value[: LONGEST_VALUE - 3] + "..."
@@ -118,6 +121,15 @@ class Source:
             last = self._last[key.name.removeprefix(self._prefix)]
             if last is not key:
                 yield key, last
+
+    def valueless(self, key: Key) -> bool:
+        """Whether `key` counts, takes a value by the table, and has none because a variable has none."""
+        row = next((row for row in self.table.rows.values() if key.name in row.names), None)
+        takes = (
+            row is not None and row.kind in ("whole", "number", "word") and not any(word in (True, False) for word in row.words.values())
+        )
+        last = self._last.get(key.name.removeprefix(self._prefix)) is key
+        return takes and last and bool(key.hint) and key.value in (True, "")
 
     def __contains__(self, name: str) -> bool:
         return name in self._last

@@ -11,8 +11,15 @@ JOINED = "\0"
 """stands in a text for a line that was continued with a backslash: no letter, but one line more"""
 HELD = {" ": "\1", "\n": "\2", "\t": "\3"}
 """blanks that no word is cut at, as they are kept meanwhile"""
+UNKNOWN = ("\4", "\5")
+"""stand around the name of a value that cannot be known"""
 _OPERATORS = ("<<<", "<<-", "&>>", ";;", "&&", "||", "|&", "<<", ">>", "&>", ">&", "<&", ";", "&", "|", "(", ")", "<", ">", "\n")
 _ENDS = set(" \t\n;&|()<>")
+_PLACEHOLDER = re.compile(r"<[A-Za-z](?:[^<>\n|&;]{0,80}[^\s<>|&;])?>(?=[\s\"'\\_]|$)")
+"""``<path to data>``, as examples leave it to their readers"""
+_LONGEST_EXPRESSION = 2000
+"""letters between ``((`` and ``))``"""
+_MOST_EXPRESSIONS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +32,16 @@ class WordPart:
     line: int
 
 
+@dataclass(slots=True)
+class Document:
+    """A here-document, which is read after the line that names it."""
+
+    text: str = ""
+    line: int = 0
+    literal: bool = False
+    """its end is written in quotes: nothing in it is replaced"""
+
+
 @dataclass(frozen=True, slots=True)
 class Token:
     """A word (with parts) or an operator (with text)."""
@@ -32,8 +49,11 @@ class Token:
     line: int
     parts: tuple[WordPart, ...] = ()
     operator: str = ""
+    """``((`` has one part, the expression up to ``))``"""
     glued: bool = False
     """no blank before it"""
+    document: Document | None = None
+    """of ``<<``"""
 
     @property
     def bare(self) -> str:
@@ -46,34 +66,54 @@ class Token:
         return bool(self.parts) and all(not part.quote for part in self.parts)
 
 
-def tokens(text: str) -> list[Token]:
-    """The tokens of a script; comments and the bodies of here-documents are left out."""
-    return _Reader(text.replace("\r\n", "\n")).read()
+def tokens(text: str, lines: list[int] | None = None) -> list[Token]:
+    """The tokens of a script without its comments; `lines` are those of its letters where it is no whole file."""
+    if lines is None:
+        text = text.replace("\r\n", "\n").translate(dict.fromkeys(map(ord, UNKNOWN)))
+        lines = numbered(text, 1)
+    return _Reader(text, lines).read()
+
+
+def numbered(text: str, first: int) -> list[int]:
+    """The line of every letter of `text`, which begins on line `first`."""
+    lines: list[int] = []
+    for letter in text:
+        lines.append(first)
+        first += letter in ("\n", JOINED)
+    return lines
 
 
 class _Reader:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, lines: list[int]) -> None:
         self.text = text
-        self.at = 0
-        self.line = 1
+        self.lines = lines
+        self.at = self.tried = 0
         self.found: list[Token] = []
-        self.waiting: list[str] = []
+        self.waiting: list[tuple[str, Document]] = []
         """ends of here-documents that begin after this line"""
+
+    @property
+    def line(self) -> int:
+        return self.lines[min(self.at, len(self.lines) - 1)]
 
     def read(self) -> list[Token]:
         glued = False
         while self.at < len(self.text):
-            rest = self.text[self.at :]
+            rest = self.text[self.at : self.at + 3]
             if rest[0] in " \t":
                 self.at += 1
                 glued = False
             elif rest.startswith("\\\n"):
                 self.at += 2
-                self.line += 1
                 glued = False
             elif rest[0] == "#" and not glued:
-                end = rest.find("\n")
-                self.at += len(rest) if end < 0 else end
+                end = self.text.find("\n", self.at)
+                self.at = len(self.text) if end < 0 else end
+            elif rest.startswith("((") and not glued and self._arithmetic():
+                glued = False
+            elif rest[0] == "<" and _PLACEHOLDER.match(self.text, self.at):
+                self._word(glued)
+                glued = True
             elif operator := next((known for known in _OPERATORS if rest.startswith(known)), ""):
                 self._operator(operator, glued)
                 glued = False
@@ -82,38 +122,59 @@ class _Reader:
                 glued = True
         return self.found
 
+    def _arithmetic(self) -> bool:
+        """``((...))`` as one token; False where two brackets are closed apart."""
+        self.tried += 1
+        if self.tried > _MOST_EXPRESSIONS:
+            return False
+        window = self.text[self.at : self.at + _LONGEST_EXPRESSION]
+        whole = window[: _balanced(window, 0)]
+        if not whole.endswith("))") or _balanced(window, 1) != len(whole) - 1:
+            return False
+        self.found.append(Token(self.line, (WordPart(whole[2:-2], '"', self.line),), "(("))
+        self.at += len(whole)
+        return True
+
     def _operator(self, operator: str, glued: bool) -> None:
         last = self.found[-1] if self.found else None
         if operator[0] in "<>" and glued and last is not None and is_digits(last.bare) and last.plain:
             self.found.pop()  # 2> is one operator
-        self.found.append(Token(self.line, operator=operator, glued=glued))
+        document = Document() if operator in ("<<", "<<-") else None
+        self.found.append(Token(self.line, operator=operator, glued=glued, document=document))
         self.at += len(operator)
-        if operator in ("<<", "<<-"):
-            match = re.match(r"[ \t]*(['\"]?)([\w.-]+)\1", self.text[self.at :])
+        if document is not None:
+            match = re.match(r"[ \t]*(['\"\\]?)([\w.-]+)", self.text[self.at :])
             if match:
-                self.waiting.append(match[2])
+                document.literal = bool(match[1])
+                self.waiting.append((match[2], document))
         if operator == "\n":
-            self.line += 1
-            for end in self.waiting:
-                self._skip_document(end)
+            for end, waiting in self.waiting:
+                self._read_document(end, waiting)
             self.waiting = []
 
-    def _skip_document(self, end: str) -> None:
+    def _read_document(self, end: str, document: Document) -> None:
+        document.line, rows = self.line, []
         while self.at < len(self.text):
             stop = self.text.find("\n", self.at)
             stop = len(self.text) if stop < 0 else stop
             row = self.text[self.at : stop]
             self.at = min(stop + 1, len(self.text))
-            self.line += 1
             if row.strip() == end:
-                return
+                break
+            rows.append(row)
+        document.text = "".join(f"{row}\n" for row in rows)
 
     def _word(self, glued: bool) -> None:
         parts: list[WordPart] = []
         first = self.line
-        while self.at < len(self.text) and self.text[self.at] not in _ENDS:
+        while self.at < len(self.text):
             letter = self.text[self.at]
-            if letter == "'":
+            if letter == "<" and (match := _PLACEHOLDER.match(self.text, self.at)):
+                parts.append(WordPart(match[0], '"', self.line))
+                self.at = match.end()
+            elif letter in _ENDS:
+                break
+            elif letter == "'":
                 parts.append(self._single())
             elif letter == '"':
                 parts.append(self._double())
@@ -125,7 +186,6 @@ class _Reader:
         end = self.text.find("'", self.at + 1)
         end = len(self.text) if end < 0 else end
         part = WordPart(self.text[self.at + 1 : end], "'", self.line)
-        self.line += part.text.count("\n")
         self.at = end + 1
         return part
 
@@ -146,36 +206,56 @@ class _Reader:
         return WordPart("".join(letters), "", first)
 
     def _letter(self, letters: list[str], escapes: str) -> None:
-        """One letter, an escaped one, or a whole ``$(...)``, ``${...}`` or ```...```."""
-        rest = self.text[self.at :]
-        if rest.startswith("\\\n"):
+        """One letter, an escaped one, a value that is not known, or a whole ``$(...)``, ``${...}`` or ```...```."""
+        text, at = self.text, self.at
+        letter, pair = text[at], text[at : at + 2]
+        if pair == "\\\n":
             letters.append(JOINED)
             self.at += 2
-            self.line += 1
-        elif rest[0] == "\\" and len(rest) > 1:
-            kept = rest[1] if not escapes or rest[1] in escapes else rest[:2]
+        elif letter == "\\" and len(pair) > 1:
+            kept = pair[1] if not escapes or pair[1] in escapes else pair
             letters.append("\\$" if kept == "$" else HELD.get(kept, kept) if not escapes else kept)
             self.at += 2
-        elif rest.startswith(("$(", "${", "`")):
-            whole = rest[: enclosed(rest)]
-            letters.append(whole)
-            self.line += whole.count("\n")
-            self.at += len(whole)
+        elif letter == UNKNOWN[0]:
+            end = text.find(UNKNOWN[1], at)
+            self.at = len(text) if end < 0 else end + 1
+            letters.append(text[at : self.at])
+        elif letter == "`" or pair in ("$(", "${"):
+            self.at = enclosed(text, at)
+            letters.append(text[at : self.at])
         else:
-            letters.append(rest[0])
-            self.line += rest[0] == "\n"
+            letters.append(letter)
             self.at += 1
 
 
-def enclosed(text: str) -> int:
-    """How many letters ``$(...)``, ``${...}`` or ```...``` at the begin of `text` take."""
-    if text[0] == "`":
-        end = text.find("`", 1)
+def enclosed(text: str, at: int = 0) -> int:
+    """Where ``$(...)``, ``${...}`` or ```...```, which begins at `at`, ends."""
+    if text[at] == "`":
+        end = text.find("`", at + 1)
         return len(text) if end < 0 else end + 1
-    opens, closes = ("(", ")") if text[1] == "(" else ("{", "}")
-    depth = 0
-    for at, letter in enumerate(text):
-        depth += (letter == opens) - (letter == closes)
-        if at and not depth:
-            return at + 1
-    return len(text)
+    return _balanced(text, at + 1) or len(text)
+
+
+def _balanced(text: str, at: int) -> int:
+    """The end of the bracket at `at`, 0 where it is never closed; brackets in quotes count only if it is not closed without them."""
+    opens, closes = ("(", ")") if text[at] == "(" else ("{", "}")
+    depth, quote, skip, plain, end = 0, "", False, 0, 0
+    for place in range(at, len(text)):
+        letter = text[place]
+        plain += (letter == opens) - (letter == closes)
+        end = end or (place + 1 if not plain else 0)
+        if skip:
+            skip = False
+        elif letter == "\\" and quote != "'":
+            skip = True
+        elif quote == "'":
+            quote = "" if letter == "'" else quote
+        elif letter == "'" and not quote:
+            quote = "'"
+        elif letter == '"':
+            quote = "" if quote else '"'
+        elif not quote:
+            depth += (letter == opens) - (letter == closes)
+            if not depth:
+                return place + 1
+    return end

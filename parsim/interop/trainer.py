@@ -19,13 +19,13 @@ from parsim.interop.import_sections import (
     missing_file,
     neighbour,
     write_accumulation,
-    write_launched,
     write_micro_batch,
     write_model,
 )
 from parsim.interop.keys import Key, Source, key_table, of_document
 from parsim.interop.llama_factory import write_factory
 from parsim.interop.peft import write_peft
+from parsim.interop.processes import write_launched
 from parsim.interop.training_arguments import half_type, write_autocast, write_length, write_liger, write_optimizer, write_switches
 from parsim.scenario import files
 from parsim.scenario.support import EXAMPLES
@@ -104,7 +104,7 @@ def _job(draft: ImportDraft, document: files.Document | None, call: Invocation |
         job.deepspeed = of_document(beside["deepspeed"], "deepspeed")
         draft.harmless(key, "replaced by the configuration that is read")
     elif key is not None:
-        job.deepspeed = _deepspeed_of(draft, key)
+        job.deepspeed = deepspeed_of(draft, key)
     elif any(name.startswith("deepspeed.") for name in (key.name for key in job.source.keys)):
         inner = [key for key in job.source.keys if key.name.startswith("deepspeed.")]
         job.deepspeed = job.source.below("deepspeed.", key_table("deepspeed"))
@@ -133,7 +133,8 @@ def _accelerate_of(draft: ImportDraft, job: Arguments, config: Key | None) -> So
     return Source(keys, key_table("accelerate"))
 
 
-def _deepspeed_of(draft: ImportDraft, key: Key) -> Source | None:
+def deepspeed_of(draft: ImportDraft, key: Key) -> Source | None:
+    """The DeepSpeed file that `key` names; None, and the strategy is left open, where it is not there."""
     path = neighbour(str(key.value), draft.file)
     if path is None:
         draft.remarks.append(missing_file(key))

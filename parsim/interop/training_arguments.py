@@ -137,6 +137,11 @@ def write_liger(draft: ImportDraft, source: Source, sizes: Sizes | None, length:
         draft.harmless(key, "switched off")
         return
     draft.write("software.fusion", "fused", key)
+    write_liger_loss(draft, key, sizes, length)
+
+
+def write_liger_loss(draft: ImportDraft, key: Key, sizes: Sizes | None, length: int | None) -> None:
+    """Liger's loss behind the head: as many pieces of the logits as it makes of a micro-batch of samples of `length`."""
     draft.write("training.loss.kernel", "fused", key)
     micro: Any = draft.value("training.micro_batch")
     if sizes is None or length is None or not isinstance(micro, int):

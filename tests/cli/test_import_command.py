@@ -79,7 +79,7 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.setattr("sys.stdin", Stdin())
     code, out, _ = run("import", "-", capsys=capsys)
     assert code == 0
-    assert "# From standard input (Megatron-LM)" in out
+    assert "# From standard input, read as Megatron-LM (num_layers, hidden_size, num_attention_heads, micro_batch_size and 1 more);" in out
     assert "name: imported" in out
 
 
@@ -88,7 +88,7 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     [
         (["nowhere.sh"], "no such file"),
         ([GPT, "--set", "NODES"], "'NODES' is not NAME=VALUE"),
-        ([GPT, "--from", "nemo"], "there is no format 'nemo'"),
+        ([GPT, "--from", "word"], "there is no format 'word'"),
         ([GPT, "--nodes", "0"], "greater than or equal to 1"),
     ],
 )

@@ -20,7 +20,7 @@ from parsim.scenario.files import parse_text
 @cache
 def known_names(tool: str) -> list[str]:
     """Every key that the importer of `tool` knows: those of its tables and those it asks for."""
-    table = key_table(tool if tool in ("megatron", "deepspeed", "accelerate") else "huggingface")
+    table = key_table("huggingface" if tool in ("hf", "llama-factory") else tool)
     seen: dict[str, None] = dict.fromkeys(name.removesuffix("*").rstrip("._") for name in table.names())
     seen |= dict.fromkeys(name for row in table.rows.values() for name in row.names)
     for path in DATA.iterdir():
@@ -43,6 +43,10 @@ ASKED = {
         "train_samples use_tp_pp_dp_mapping enable_cuda_graph cuda_graph_scope no_gradient_accumulation_fusion "
         "no_async_tensor_model_parallel_allreduce"
     ),
+    "megatron-deepspeed": (
+        "deepspeed deepspeed_config kd num_experts_switch use_flash_attn_v2 pp_partition_method swiglu checkpoint_activations "
+        "enable_zbh1_pipeline mlp_type topk num_experts expert_interval tokenizer_name_or_path pad_vocab_size_to"
+    ),
     "deepspeed": (
         "communication_data_type data_types.grad_accum_dtype torch_autocast.enabled torch_autocast.dtype "
         "optimizer.params.torch_adam tensor_parallel.autotp_size sequence_parallel_size zero_optimization.cpu_offload "
@@ -63,6 +67,17 @@ ASKED = {
         "tensor_model_parallel_size sequence_parallel use_distributed_optimizer recompute_granularity "
         "expert_model_parallel_size neat_packing pure_bf16 fp8"
     ),
+    "axolotl": (
+        "load_in_4bit load_in_8bit gptq adapter lora_target_linear pad_to_sequence_len sample_packing flash_attention sdp_attention "
+        "liger_rms_norm liger_fused_linear_cross_entropy max_steps rl fsdp fsdp_version fsdp_config.offload_params"
+    ),
+    "torchtitan": "model.name model.flavor model.converters float8.enable_float8_linear compile.components training.data_parallel_type",
+    "neox": "tokenizer_type vocab_file attention_config train_impl moe_num_experts partition_activations clip_grad mlp_type",
+    "flagscale": "model.num_layers model.hidden_size system.precision.bf16 experiment.runner.nnodes system.hetero.enable_hetero",
+    "nemo": (
+        "model.num_layers model.hidden_size model.activation model.bias model.megatron_amp_O2 trainer.precision mixed_precision "
+        "model.optim.name model.num_query_groups model.encoder_seq_length trainer.devices model._target_ model.fsdp ddp.bucket_size"
+    ),
 }
 """keys that code asks for, beside those of the tables and of their rows"""
 ANY = st.one_of(
@@ -77,7 +92,7 @@ ANY = st.one_of(
 def test_law_every_key_ends_in_one_way_whatever_its_value(tool: str, data: st.DataObject) -> None:
     """Any keys with any values: findings about wrong ones, else a scenario, and each key's end is said."""
     chosen = data.draw(st.dictionaries(st.sampled_from(known_names(tool)), ANY, max_size=12))
-    if tool == "megatron":
+    if tool.startswith("megatron"):
         rows = [f"--{name.replace('_', '-') if name != 'DDP_impl' else 'DDP-impl'} {word(value)}" for name, value in chosen.items()]
         text = "\n".join(["--num-layers 8", *rows])
         expected = len({row.split()[0] for row in ["--num-layers", *rows]})

@@ -16,10 +16,11 @@ from parsim.interop.formats import import_config
 from parsim.interop.import_draft import Given
 from parsim.interop.keys import Key
 from parsim.interop.shell import Script
+from parsim.interop.shell_values import legible
 
 
 def words(text: str, **variables: str) -> list[list[str]]:
-    return [[word.text for word in command.words] for command in Script(text, variables).commands]
+    return [[legible(word.text) for word in command.words] for command in Script(text, variables).commands]
 
 
 @pytest.mark.parametrize(
@@ -54,9 +55,28 @@ def words(text: str, **variables: str) -> list[list[str]]:
         ("(a; b)", [["a"], ["b"]]),
         ("A=()\na x \"$@\" \"${A[@]}\" \"\" \"$NONE\"", [["a", "x", "", ""]]),
         ("if [ ! -f missing.py ]; then exit 1; fi\na", [["a"]]),
-        ("a `date +'%y %m'` $(dirname \"$X\") b", [["a", "b"]]),
+        ("a `date +%y` $(dirname) b", [["a", "`date +%y`", "$(dirname)", "b"]]),
         ("a <file b >out c", [["a", "b", "c"]]),
         ("X=1\r\na $X\r\n", [["a", "1"]]),
+        ("N=4; L=\"torchrun --n $N\"; C='x.py --a 1'\nsrun -l bash -c '$L --r $R $C'",
+         [["srun", "-l", "torchrun", "--n", "4", "--r", "x.py", "--a", "1"]]),
+        ("C=\"x.py --a 1\"\neval python $C", [["python", "x.py", "--a", "1"]]),
+        ("N=2\nssh host \"cd d; N=3 python x.py --n $N\"", [["ssh", "host", "cd", "d"], ["ssh", "host", "python", "x.py", "--n", "2"]]),
+        ("bash -c 'a \\\n b; bash -c \"c d\"'", [["a", "b"], ["c", "d"]]),
+        ("a $(seq 3) $(seq -s, 2 4) $(echo p q) $(printf '%s-' x y)", [["a", "1", "2", "3", "2,3,4", "p", "q", "x-y-"]]),
+        ("a $(expr 2 \\* 3) $(echo '2*3' | bc) `basename /x/y.sh .sh` $(echo a,b | tr ',' ' ')", [["a", "6", "6", "y", "a", "b"]]),
+        ("printf -v X '[%s]' \"$(IFS=,; echo \"1 2\")\"\na $X", [["a", "[1", "2]"]]),
+        ("A=(1 2 3)\nprintf -v X '[%s]' \"$(IFS=', '; echo \"${A[*]}\")\"\na $X", [["a", "[1,2,3]"]]),
+        ("X=''\nfor i in {1..3}; do X+=$i; done\na $X", [["a", "123"]]),
+        ("for ((i=0; i<4; i++)); do if (( i % 2 )); then A+=($i); fi; done\na ${A[@]}", [["a", "1", "3"]]),
+        ("i=0\nwhile [ $i -lt 3 ]; do i=$((i+1)); X+=x; done\na $X $i", [["a", "xxx", "3"]]),
+        ("for i in 1 2 3; do if [ $i == 2 ]; then break; fi; X+=$i; done\na $X", [["a", "1"]]),
+        ("small() { L=$1; }\nlarge() { L=48; }\nsmall 12\na $L", [["small", "12"], ["a", "12"]]),
+        ("X=a-b-c\na ${X//-/_} ${X/-/+} ${X%-*} ${X##*-} ${X:2:1} ${X^^} ${#X}", [["a", "a_b_c", "a+b-c", "a-b", "c", "b", "A-B-C", "5"]]),
+        ("N=$(nproc)\na $((N*2)) ${N:-8} x$N", [["a", "$N", "$N", "x$N"]]),
+        ("while read -r x; do N=4; done <f\na $N", [["a", "$N"]]),
+        ("(( N = 3 * 4 )); let M=N+1\na $N $M $((2**10)) $((N > 3 && M < 3))", [["a", "12", "13", "1024", "0"]]),
+        ("a <path to data> b", [["a", "<path to data>", "b"]]),
     ],
 )  # fmt: skip
 def test_commands(text: str, expected: list[list[str]]) -> None:
@@ -65,6 +85,18 @@ def test_commands(text: str, expected: list[list[str]]) -> None:
 
 def test_variables_of_the_user_are_not_overwritten() -> None:
     assert words("N=1\nN+=2\na $N $1", N="9", **{"1": "x"}) == [["a", "9", "x"]]
+
+
+def test_files_that_a_script_writes() -> None:
+    text = "N=4\ncat <<EOT > c.json\n{\"n\": $N}\nEOT\nsed 's/A/5/' t.json | sed 's/B/6/' > d.json\npython x.py --a 1"
+    files = invocation(text, "x", {}).files
+    assert (files["c.json"].text, files["c.json"].line) == ('{"n": 4}\n', 3)
+    assert (files["d.json"].template, files["d.json"].replaced) == ("t.json", ("s/A/5/", "s/B/6/"))
+
+
+def test_values_that_grow_without_end_are_not_known() -> None:
+    doubled = "A=aaaaaaaaaa\n" + "A=$A$A\n" * 60 + "for ((;;)); do B+=b; done\nf() { f; }\nf\nx ${#A} $B"
+    assert words(doubled)[-1][0] == "x"
 
 
 def test_what_has_no_value_is_remembered_by_line() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,12 @@ GIVEN: dict[str, dict[str, Any]] = {
     "llama-factory-qlora.yaml": {"on": "4x a100-80gb"},
     "llama-factory-full.yaml": A100,
     "llama-factory-freeze.yaml": {"on": "8x a100-80gb"},
+    "axolotl-qlora.yaml": {"on": "1x rtx-4090"},
+    "axolotl-fsdp.yaml": A100,
+    "neox-6.9b.yaml": {"on": "dgx-a100-40gb"},
+    "torchtitan-llama3.toml": {"on": "hgx-h100", "nodes": 2},
+    "nemo-gpt.yaml": A100,
+    "nemo-bridge.yaml": {"on": "hgx-h100"},
 }
 """sample -> what the user says beside it"""
 
@@ -77,6 +84,8 @@ def keys_of(sample: str) -> list[str]:
         from ruamel.yaml import YAML
 
         return leaves(YAML(typ="safe").load(text))
+    if sample.endswith(".toml"):
+        return leaves(tomllib.loads(text))
     code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#") and "[" not in line)
     options = re.findall(r"(?<![\w-])--[A-Za-z][\w-]*", code)
     untaken = {"megatron-llama3-8b-fp8.sh": ("--data-path", "--tokenizer-model")}  # in a branch that is not taken

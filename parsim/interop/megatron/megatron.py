@@ -6,17 +6,19 @@ megatron/core/transformer/transformer_config.py. Written are the names of its ma
 
 from __future__ import annotations
 
-from parsim.interop.command import Invocation, read_environment
+from parsim.interop.command import Invocation, read_environment, remark_open
 from parsim.interop.export_draft import ExportDraft, Exported, ExportJob, comments, grid, simulator_only, strategy_of_nobody, torchrun
 from parsim.interop.import_draft import ImportDraft
-from parsim.interop.import_sections import write_launched, write_sequence_length
+from parsim.interop.import_sections import write_sequence_length
 from parsim.interop.keys import Source, key_table
+from parsim.interop.megatron.megatron_deepspeed import MARKS as FORK_MARKS
 from parsim.interop.megatron.model import model_arguments, read_model
+from parsim.interop.megatron.other_models import refused_model
 from parsim.interop.megatron.parallel import OF_2021, data_arguments, mesh_arguments, pipeline_arguments, read_parallel
 from parsim.interop.megatron.training import read_training, training_arguments
+from parsim.interop.processes import write_launched
 
 SCRIPT = "pretrain_gpt.py"
-OTHER_MODELS = ("pretrain_t5", "pretrain_bert", "pretrain_ict", "pretrain_vision", "pretrain_mamba", "pretrain_retro", "pretrain_vlm")
 NO_FUSIONS = "--no-bias-gelu-fusion --no-bias-swiglu-fusion --no-bias-dropout-fusion --no-masked-softmax-fusion --no-persist-layer-norm"
 """what software.fusion: eager is there"""
 
@@ -24,17 +26,18 @@ NO_FUSIONS = "--no-bias-gelu-fusion --no-bias-swiglu-fusion --no-bias-dropout-fu
 def read_megatron(draft: ImportDraft, call: Invocation) -> None:
     """Write the scenario of a Megatron-LM command into `draft`."""
     source, launch = (Source(keys, key_table("megatron")) for keys in (call.options, call.launch))
-    for name in OTHER_MODELS:
-        if name in call.program:
-            draft.remark(f"{call.program} does not train a GPT; the model below is one", "model", "give the model with --model")
+    if (fork := next((key for key in source.keys if key.name in FORK_MARKS and key.name not in source.table.names()), None)) is not None:
+        draft.errors.append(fork.finding("this is an option of Megatron-DeepSpeed, which is another tool", "--from megatron-deepspeed"))
+    refused_model(draft, call, source)
     tensor = draft.take(source, "parallel.tensor.size") or 1
-    layers = read_model(draft, source, tensor)
-    write_launched(draft, launch)
+    layers = read_model(draft, source, tensor, call)
+    write_launched(draft, launch, call.launcher, call.variables)
     length = write_sequence_length(draft, source.of("training.sequence_length"))
     read_training(draft, source, length)
     read_parallel(draft, source, layers)
     _read_software(draft, source)
     read_environment(draft, call.environment)
+    remark_open(draft, call, source)
     draft.close(source)
     draft.close(launch)
 

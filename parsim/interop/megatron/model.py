@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import re
 from itertools import groupby
 
+from parsim.interop.command import Invocation
 from parsim.interop.export_draft import ExportDraft
 from parsim.interop.import_draft import ImportDraft
-from parsim.interop.keys import Key, Source
-from parsim.limits import MOST_LAYERS
+from parsim.interop.keys import Source
+from parsim.interop.megatron.expert_layers import listed, read_expert_layers
+from parsim.interop.megatron.fork_model import read_fork
+from parsim.interop.megatron.other_models import is_encoder, is_hybrid, write_encoder, write_hybrid
+from parsim.interop.megatron.vocabulary import SAID, read_vocabulary
 from parsim.model.families.family import shortest
 from parsim.model.transformer import Experts, LatentAttention, TransformerConfig
 from parsim.scenario.support import EXAMPLES
 from parsim.units import is_digits
 
-VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "BertWordPieceLowerCase": 30522, "BertWordPieceCase": 28996}
-"""rows that a tokenizer has (openai-community/gpt2, meta-llama/Llama-2-7b-hf, google-bert/bert-large-uncased and -cased)"""
-PADDING = 128
-"""--make-vocab-size-divisible-by, if not given"""
 SWITCHES = ("group_query_attention", "squared_relu", "openai_gelu", "onnx_safe", "quick_geglu", "use_rotary_position_embeddings",
-            "no_position_embedding", "padded_vocab_size", "tokenizer_type")  # fmt: skip
+            "no_position_embedding", *SAID)  # fmt: skip
 """options that say something of the model beside those of the table"""
-_RUN = re.compile(r"\[([01])\]\*([0-9]{1,6})")
 LATENT_DEFAULTS = {"key_rank": 32, "query_rank": None, "plain_dim": 128, "rotary_dim": 64, "value_dim": 128}
 YOUR_CODE = "use --to deepspeed or --to fsdp, where the model's code is yours"
 BIASES = ((True, True, True), (False, False, False), (True, False, False))
 """biases of (q, k and v), attention output, MLP that have arguments"""
 
 
-def read_model(draft: ImportDraft, source: Source, tensor: int) -> int | None:
-    """The `model` section; the number of layers where it is known."""
+def read_model(draft: ImportDraft, source: Source, tensor: int, call: Invocation | None = None) -> int | None:
+    """The `model` section; the number of layers where it is known. `call` says which program trains it."""
     layers = source.of("model.layers")
     if draft.given.model is not None:
         draft.write("model", draft.given.model, note="--model")
@@ -43,8 +41,10 @@ def read_model(draft: ImportDraft, source: Source, tensor: int) -> int | None:
     if layers is None and source.of("model.hidden") is None:
         draft.fill("model", f"{EXAMPLES['model']} (--model)")
         return None
-    draft.write("model.family", "megatron-gpt", note="pretrain_gpt.py")
+    _write_family(draft, source, call)
     for path in ("model.layers", "model.hidden", "model.heads"):
+        if path in draft.lines:
+            continue
         if source.of(path) is None:
             draft.fill(path, f"--{source.table.rows[path].name.replace('_', '-')}")
         draft.take(source, path)
@@ -52,16 +52,30 @@ def read_model(draft: ImportDraft, source: Source, tensor: int) -> int | None:
     _read_mlp(draft, source)
     _read_norms_and_biases(draft, source)
     _read_positions(draft, source)
-    _read_vocabulary(draft, source, tensor)
-    _read_experts(draft, source)
-    _read_latent(draft, source)
+    read_vocabulary(draft, source, tensor)
+    if source.table.tool == "Megatron-DeepSpeed":
+        read_fork(draft, source)
+    else:
+        _read_experts(draft, source)
+        _read_latent(draft, source)
     count = draft.value("model.layers")
     return count if isinstance(count, int) else None
 
 
+def _write_family(draft: ImportDraft, source: Source, call: Invocation | None) -> None:
+    if call is not None and is_encoder(call):
+        write_encoder(draft, source)
+    elif call is not None and is_hybrid(call, source):
+        write_hybrid(draft, source)
+    else:
+        draft.write("model.family", "megatron-gpt", note="pretrain_gpt.py")
+
+
 def _read_heads(draft: ImportDraft, source: Source) -> None:
     grouped, groups = source.get("group_query_attention"), source.of("model.kv_heads")
-    if draft.flag(grouped) and groups is not None:
+    if source.table.tool == "Megatron-DeepSpeed":
+        draft.take(source, "model.kv_heads")
+    elif draft.flag(grouped) and groups is not None:
         draft.take(source, "model.kv_heads", grouped)
     elif draft.flag(grouped):
         draft.write("model.kv_heads", 1, grouped, note="--num-query-groups is 1 if not given")
@@ -77,6 +91,12 @@ def _read_mlp(draft: ImportDraft, source: Source) -> None:
         draft.write("model.activation", "silu", swiglu)
         draft.write("model.gated", True, swiglu)
         draft.write("model.fused_gate_up", True, swiglu, note="one linear layer makes both")
+    if draft.flag(quick := source.get("quick_geglu")) and not gated:
+        draft.write("model.activation", "quick-gelu", quick)
+        draft.write("model.gated", True, quick)
+        draft.write("model.fused_gate_up", True, quick, note="one linear layer makes both")
+    else:
+        draft.harmless(quick, "--swiglu counts" if gated else "switched off")
     for name, activation in (("squared_relu", "relu"), ("openai_gelu", "gelu-tanh"), ("onnx_safe", "gelu")):
         key = source.get(name)
         if key is None:
@@ -95,7 +115,8 @@ def _read_mlp(draft: ImportDraft, source: Source) -> None:
 def _read_norms_and_biases(draft: ImportDraft, source: Source) -> None:
     norm = source.of("model.normalisation")
     if draft.take(source, "model.normalisation") is None and norm is not None:
-        draft.errors.append(norm.finding(f"{norm.value!r} is neither LayerNorm nor RMSNorm", norm.hint))
+        known = " nor ".join(map(str, source.table.rows["model.normalisation"].words.values()))
+        draft.errors.append(norm.finding(f"{norm.value!r} is neither {known}", norm.hint))
     bias, added = source.of("model.mlp_bias"), source.of("model.query_key_value_bias")
     if draft.flag(bias):
         for name in ("query_key_value_bias", "output_bias", "mlp_bias"):
@@ -158,38 +179,10 @@ def _read_window(draft: ImportDraft, source: Source) -> None:
     draft.write("model.attention_window", int(before) + 1, window)
     if skipped is not None and is_digits(skipped.text):
         draft.take(source, "model.full_attention_every")
-    elif skipped is not None and (layers := _listed(skipped.text)):
+    elif skipped is not None and (layers := listed(skipped.text)):
         draft.write("model.layer_pattern", shortest("".join("*W"[kind == "1"] for kind in layers)), skipped)
     else:
         draft.unmodelled(skipped, "parsim reads a number, or a sum of lists such as ([0]*3+[1]*5)")
-
-
-def _read_vocabulary(draft: ImportDraft, source: Source, tensor: int) -> None:
-    """Rows of the word table, and what they are padded to a multiple of."""
-    padded, size, tokenizer = source.get("padded_vocab_size"), source.of("model.vocabulary"), source.get("tokenizer_type")
-    multiple = source.of("model.vocab_divisible_by")
-    if (rows := draft.whole(padded, 1)) is not None:
-        draft.write("model.vocabulary", rows, padded)
-        if rows % (PADDING * tensor):
-            draft.write("model.vocab_divisible_by", 1, padded, note="they are padded already")
-        for other in (size, tokenizer, multiple):
-            draft.harmless(other, f"{padded.written if padded else ''} counts")
-        return
-    key: Key | None = size
-    rows = draft.whole(size, 1)
-    note = ""
-    if rows is None and tokenizer is not None and tokenizer.text in VOCABULARIES:
-        rows, key, note = VOCABULARIES[tokenizer.text], tokenizer, "its vocabulary"
-    elif rows is None and tokenizer is None and (merge := source.get("merge_file")) is not None:
-        rows, key, note = VOCABULARIES["GPT2BPETokenizer"], merge, "merges are GPT-2's tokenizer's, taken for its own vocabulary"
-    elif rows is not None:
-        draft.harmless(tokenizer, "--vocab-size says how many rows there are")
-    if rows is None:
-        draft.fill("model.vocabulary", f"{EXAMPLES['model.vocabulary']}; the script says it in a tokenizer only", tokenizer)
-        draft.harmless(size, "not a number")
-    else:
-        draft.write("model.vocabulary", rows, key, note=note)
-    draft.take(source, "model.vocab_divisible_by")
 
 
 def _read_experts(draft: ImportDraft, source: Source) -> None:
@@ -202,37 +195,13 @@ def _read_experts(draft: ImportDraft, source: Source) -> None:
         draft.write("model.experts.top_k", 2, note="--moe-router-topk is 2 if not given")
     for path in ("top_k", "mlp", "shared"):
         draft.take(source, f"model.experts.{path}")
-    _read_expert_layers(draft, source.of("model.experts.every"))
+    read_expert_layers(draft, source.of("model.experts.every"))
     if (kind := source.of("model.experts.router_dtype")) is not None:
         draft.write("model.experts.router_dtype", "fp32" if kind.value == "fp32" else "activations", kind)
     if draft.value("model.mlp_bias") is not False:
         draft.write("model.experts.bias", True, note="no --disable-bias-linear")
     for path in ("router_bias", "shared_gate", "renormalise", "groups", "groups_kept"):
         draft.take(source, f"model.experts.{path}")
-
-
-def _listed(text: str) -> list[str]:
-    """The zeros and ones of a sum such as ``([0]*3+[1]*58)``; empty where it is something else."""
-    runs = [_RUN.fullmatch(piece) for piece in text.replace(" ", "").strip("()'\"").split("+")]
-    return [run[1] for run in runs if run is not None for _ in range(min(int(run[2]), MOST_LAYERS))] if all(runs) else []
-
-
-def _read_expert_layers(draft: ImportDraft, key: Key | None) -> None:
-    """``--moe-layer-freq``: a number, or a pattern such as ``([0]*3+[1]*58)``."""
-    if key is None:
-        return
-    text = str(key.value).replace(" ", "").strip("()")
-    if is_digits(text):
-        draft.write("model.experts.every", int(text), key)
-        return
-    layers = _listed(text)
-    dense, every = layers.count("0"), layers.index("1") + 1 if "1" in layers else 0
-    if every and layers == ["0"] * dense + ["1"] * (len(layers) - dense):
-        draft.write("model.experts.dense_layers", dense, key)
-    elif every and layers == ["1" if layer % every == 0 else "0" for layer in range(1, len(layers) + 1)]:
-        draft.write("model.experts.every", every, key)
-    else:
-        draft.unmodelled(key, "parsim has experts in every n-th layer, or in all but the first n")
 
 
 def _read_latent(draft: ImportDraft, source: Source) -> None:

@@ -23,14 +23,15 @@ SHARDED = "Megatron-LM's distributed optimizer shards optimizer states only (zer
 
 def read_parallel(draft: ImportDraft, source: Source, layers: int | None) -> None:
     """The `parallel` section but for the number of tensor ranks; `layers` of the model, if they are known."""
-    _read_tensor(draft, source)
-    _read_pipeline(draft, source, layers)
+    read_tensor(draft, source)
+    read_pipeline(draft, source, layers)
     _read_context(draft, source)
     _read_experts(draft, source)
     _read_data(draft, source)
 
 
-def _read_tensor(draft: ImportDraft, source: Source) -> None:
+def read_tensor(draft: ImportDraft, source: Source) -> None:
+    """Sequence parallelism and what runs beside collectives."""
     wide = draft.value("parallel.tensor.size") not in (None, 1)
     if wide:
         draft.take(source, "parallel.tensor.sequence_parallel")
@@ -56,7 +57,8 @@ def _read_overlap(draft: ImportDraft, source: Source, wide: bool) -> None:
         draft.write("parallel.tensor.overlap", "none", note="Megatron-LM of 2021 hid no all-reduce under the weight gradient")
 
 
-def _read_pipeline(draft: ImportDraft, source: Source, layers: int | None) -> None:
+def read_pipeline(draft: ImportDraft, source: Source, layers: int | None) -> None:
+    """Stages, their schedule and their layers."""
     stages = draft.take(source, "parallel.pipeline.size") or 1
     per_chunk, chunks = source.get("num_layers_per_virtual_pipeline_stage"), source.of("parallel.pipeline.virtual_stages")
     virtual = draft.whole(chunks, 1)

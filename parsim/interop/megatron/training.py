@@ -32,17 +32,18 @@ DROPOUT = 0.1
 
 def read_training(draft: ImportDraft, source: Source, length: int | None) -> None:
     """Batch, precision, optimizer, dropout, attention and recomputation; `length` is that of a sample in tokens."""
-    _read_batch(draft, source, length)
+    read_batch(draft, source, length)
     _read_precision(draft, source)
-    _read_optimizer(draft, source)
-    _read_dropout(draft, source)
-    _read_attention(draft, source)
-    _read_recompute(draft, source)
+    read_optimizer(draft, source)
+    read_dropout(draft, source)
+    read_attention(draft, source)
+    read_recompute(draft, source)
     if draft.switch(source, "training.loss.kernel"):
         draft.write("training.loss.kernel", "vocab-parallel-fused", source.of("training.loss.kernel"))
 
 
-def _read_batch(draft: ImportDraft, source: Source, length: int | None) -> None:
+def read_batch(draft: ImportDraft, source: Source, length: int | None) -> None:
+    """Samples per step, and how long the training lasts."""
     total = source.of("training.global_batch")
     whole = draft.whole(total, 1)
     write_micro_batch(draft, source.of("training.micro_batch"))
@@ -184,7 +185,8 @@ def _read_states(draft: ImportDraft, source: Source, changes: dict[str, Any], us
             draft.only_if(moment, ("fp32",), "the two moments have one type in parsim", "that is so anyway")
 
 
-def _read_optimizer(draft: ImportDraft, source: Source) -> None:
+def read_optimizer(draft: ImportDraft, source: Source) -> None:
+    """The optimizer and the clipping of gradients."""
     row = source.table.rows["training.optimizer.name"]
     kind, momentum = source.of("training.optimizer.name"), source.of("training.optimizer.momentum")
     if kind is None:
@@ -217,7 +219,7 @@ def _read_muon(draft: ImportDraft, source: Source) -> None:
         )
 
 
-def _read_dropout(draft: ImportDraft, source: Source) -> None:
+def read_dropout(draft: ImportDraft, source: Source) -> None:
     """Megatron drops hidden states and attention probabilities with 0.1 each if nothing is said."""
     hidden, attention = source.of("training.dropout"), source.of("model.attention_dropout")
     share, weights = draft.number(hidden), draft.number(attention)
@@ -235,7 +237,8 @@ def _read_dropout(draft: ImportDraft, source: Source) -> None:
         draft.remark(text, "training.dropout")
 
 
-def _read_attention(draft: ImportDraft, source: Source) -> None:
+def read_attention(draft: ImportDraft, source: Source) -> None:
+    """The attention kernel."""
     flash, backend = source.get("use_flash_attn"), source.of("training.attention")
     if backend is not None:
         value = source.table.rows["training.attention"].ours(str(backend.value).rpartition(".")[2])
@@ -250,7 +253,8 @@ def _read_attention(draft: ImportDraft, source: Source) -> None:
         draft.harmless(flash, "switched off")
 
 
-def _read_recompute(draft: ImportDraft, source: Source) -> None:
+def read_recompute(draft: ImportDraft, source: Source) -> None:
+    """Recomputation, by its present and its older options."""
     selective, old = source.get("recompute_activations"), source.get("checkpoint_activations")
     granularity, method, number, modules = (source.of(f"training.recompute{side}") for side in ("", ".method", ".layers", ".selective"))
     words = source.table.rows["training.recompute.selective"]

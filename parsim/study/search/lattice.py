@@ -39,6 +39,9 @@ class Ranges:
     """tensor-parallel groups stay at most this large; 0: the GPUs of a node"""
 
 
+STANDARD = Ranges()
+
+
 @dataclass(frozen=True, slots=True)
 class Split:
     """How the GPUs are divided."""

@@ -15,6 +15,7 @@ from parsim.scenario.schema import canonical, is_key, leaves
 from parsim.scenario.shortforms import long_key
 from parsim.scenario.yaml_tree import Origin
 from parsim.study.axes import split_values
+from parsim.study.search.lattice import STANDARD, Ranges
 from parsim.study.sweep.constraint import Constraint, constraint
 from parsim.study.sweep.ranges import Axis, Divisors, Listed, lattice_of, values_of
 from parsim.study.sweep.rows import Objective, objective
@@ -42,6 +43,8 @@ class Definition:
     axes: tuple[Axis, ...] = ()
     strategies: bool = False
     """also over the standard strategies of the machine"""
+    ranges: Ranges = STANDARD
+    """which of them"""
     where: tuple[Constraint, ...] = ()
     objectives: tuple[Objective, ...] = ()
     top: int = TOP

@@ -205,7 +205,8 @@ def bounds_of(base: Scenario, chunk: Sequence[Settings], must_fit: bool = False)
     """
     neighbours, bounder = _tools(_Same(base))
     found: list[Least | None] = []
-    family, smaller = None, None
+    family: str | None = None
+    smaller: Least | None = None
     for settings in chunk:
         before, family = family, _family(settings) if must_fit else None
         if family is None or family != before or smaller is None or not smaller.larger_full:

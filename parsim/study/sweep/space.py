@@ -170,7 +170,7 @@ class Space:
 
     def _strategies(self, point: Point) -> list[dict[str, Any]]:
         """The standard strategies of the scenario at a point."""
-        return list(Lattice(build(self.base.with_overrides(*arguments(point)))))
+        return list(Lattice(build(self.base.with_overrides(*arguments(point))), self.definition.ranges))
 
 
 def evaluate(candidate: Candidate, settings: Mapping[str, Any]) -> Row:

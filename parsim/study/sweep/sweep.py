@@ -30,6 +30,7 @@ from parsim.version import CONTRACT_VERSION, __version__
 Watch = Callable[[str, Iterable[Any], int | None, Callable[[], str]], Iterable[Any]]
 """is given what is being done, the results as they come, how many there will be (None: nobody knows), and a function that says the best
 so far; passes the results on"""
+Improved = Callable[[Place, Row], None]
 _ALWAYS = "fits"
 """holds in every study unless a constraint speaks of it"""
 
@@ -97,7 +98,7 @@ def sweep(  # noqa: PLR0913 - one keyword per word of a study, and who simulates
     )
 
 
-def run(
+def run(  # noqa: PLR0913 - one keyword per word of a study, who simulates it, and who listens
     definition: Definition,
     *,
     out: Path | None = None,
@@ -106,16 +107,22 @@ def run(
     hands: Callable[[int], Any],
     bound: Bound | None = None,
     watch: Watch | None = None,
+    known: Mapping[str, Row] | None = None,
+    improved: Improved | None = None,
 ) -> Study:
-    """Run a definition; `hands` gives the crew for so many candidates."""
+    """Run a definition; `hands` gives the crew for so many candidates.
+
+    `known` are rows of the same scenario by their keys, which need not be simulated again; `improved` hears of every row that is
+    better than all before.
+    """
     space = Space(definition)
     where = conditions(definition)
     _check_currencies(where, space)
     objectives = definition.objectives or (objective("step_time_s"),)
     if out is None:
-        return _Run(space, where, objectives, None).study(hands, bound, watch, exhaustive=exhaustive)
+        return _Run(space, where, objectives, None, known, improved).study(hands, bound, watch, exhaustive=exhaustive)
     with Journal(out, asked(definition, space), restart=restart, points=space.points) as journal:
-        return _Run(space, where, objectives, journal).study(hands, bound, watch, exhaustive=exhaustive)
+        return _Run(space, where, objectives, journal, known, improved).study(hands, bound, watch, exhaustive=exhaustive)
 
 
 def conditions(definition: Definition) -> tuple[Constraint, ...]:
@@ -144,9 +151,17 @@ def asked(definition: Definition, space: Space) -> dict[str, Any]:
 class _Run:
     """One run of a study: rows of before, rows to come, and what the bar says."""
 
-    def __init__(self, space: Space, where: Sequence[Constraint], objectives: Sequence[Objective], journal: Journal | None) -> None:
-        self.space, self.where, self.objectives, self.journal = space, where, objectives, journal
-        self.rows: dict[str, Row] = dict(journal.rows) if journal is not None else {}
+    def __init__(
+        self,
+        space: Space,
+        where: Sequence[Constraint],
+        objectives: Sequence[Objective],
+        journal: Journal | None,
+        known: Mapping[str, Row] | None,
+        improved: Improved | None,
+    ) -> None:
+        self.space, self.where, self.objectives, self.journal, self.improved = space, where, objectives, journal, improved
+        self.rows: dict[str, Row] = dict(known or {}) | (dict(journal.rows) if journal is not None else {})
         self.before = len(self.rows)
         self.places: list[Place] = []
         self.best: float | None = None
@@ -238,6 +253,8 @@ class _Run:
         values = self._values(place, row)
         if values is not None and (self.best is None or values[0] < self.best):
             self.best = values[0]
+            if self.improved is not None:
+                self.improved(place, row)
 
     def _values(self, place: Place, row: Row) -> Values | None:
         """The scores of a row that keeps all constraints."""

@@ -1,0 +1,137 @@
+"""Programs of Megatron-LM that train no GPT: encoders and hybrids that parsim builds, and what it refuses by name.
+
+pretrain_bert.py, pretrain_mamba.py and what their models are: NVIDIA/Megatron-LM, megatron/core/models/bert/bert_model.py and
+megatron/core/models/hybrid; megatron/training/arguments.py.
+"""
+
+from __future__ import annotations
+
+from parsim.errors import Finding
+from parsim.interop.command import Invocation
+from parsim.interop.import_draft import ImportDraft
+from parsim.interop.keys import Source
+
+_REFUSED = {
+    "pretrain_t5": "T5, an encoder-decoder",
+    "pretrain_bart": "BART, an encoder-decoder",
+    "pretrain_ict": "a pair of BERTs for retrieval (ICT)",
+    "pretrain_retro": "RETRO, a GPT with a retriever",
+    "pretrain_realm": "REALM, a retriever",
+    "pretrain_vision": "a vision model",
+    "pretrain_vlm": "a model of images and text",
+    "multimodal": "a model of images and text",
+    "pretrain_multimodal": "a model of images and text",
+    "train_vlm": "a model of images and text",
+}
+"""begin of a program -> what it trains"""
+_NO_TRAINING = (
+    "generate",
+    "text_generation",
+    "inference",
+    "evaluate",
+    "eval_",
+    "evaluation",
+    "preprocess",
+    "convert",
+    "checkpoint",
+    "zeroshot",
+)
+"""in the names of programs that do something else than to train"""
+_MARKS = {
+    "decoder_num_layers": "an encoder-decoder",
+    "decoder_seq_length": "an encoder-decoder",
+    "retro_add_retriever": "RETRO, a GPT with a retriever",
+    "retro_workdir": "RETRO, a GPT with a retriever",
+    "vision_model_type": "a model of images and text",
+    "language_model_type": "a model of images and text",
+    "vision_pretraining": "a vision model",
+    "vision_pretraining_type": "a vision model",
+    "ict_head_size": "a pair of BERTs for retrieval (ICT)",
+}
+"""options that only these models have"""
+_INSTEAD = "give a decoder of that size with --model, or write the scenario: parsim new"
+HYBRID_LETTERS = "M*-"
+
+
+def refused_model(draft: ImportDraft, call: Invocation, source: Source) -> None:
+    """Note the error of a program that trains something that parsim does not build, or nothing at all."""
+    name = call.program.rpartition("/")[2].removesuffix(".py")
+    folders = call.program.split("/")[:-1]
+    task = next((part for part in (name, *folders[-1:]) for begin in _NO_TRAINING if begin in part.lower()), "")
+    if task and "train" not in name and "finetune" not in name:
+        draft.errors.append(_finding(draft, call, f"{name} does not train: there is no step to simulate", "give the script of a training"))
+        return
+    if draft.given.model is not None:
+        return
+    what = next((text for begin, text in _REFUSED.items() if name.startswith(begin) or begin in folders), "")
+    if what:
+        draft.errors.append(_finding(draft, call, f"{name} trains {what}, which is not supported yet", _INSTEAD))
+        return
+    marks = [(key, text) for option, text in _MARKS.items() if (key := source.get(option)) is not None and key.value not in (False, "0")]
+    if marks:
+        key, text = marks[0]
+        draft.errors.append(key.finding(f"this is an option of {text}, which is not supported yet", _INSTEAD))
+
+
+def _finding(draft: ImportDraft, call: Invocation, message: str, suggestion: str) -> Finding:
+    return Finding(message, "", call.program, suggestion, draft.file, call.line)
+
+
+def is_encoder(call: Invocation) -> bool:
+    """Whether the program trains a BERT."""
+    return call.program.rpartition("/")[2].startswith("pretrain_bert")
+
+
+def is_hybrid(call: Invocation, source: Source) -> bool:
+    """Whether the program trains a model with layers that carry a state."""
+    patterned = source.get("hybrid_layer_pattern", "hybrid_override_pattern", "hybrid_attention_ratio", "is_hybrid_model")
+    return call.program.rpartition("/")[2].startswith(("pretrain_mamba", "pretrain_hybrid")) or patterned is not None
+
+
+def write_encoder(draft: ImportDraft, source: Source) -> None:
+    """Megatron's BERT: norms before the sublayers, a norm behind the last, masked words and, unless switched off, the next sentence."""
+    binary = source.get("bert_no_binary_head")
+    draft.write("model.family", "bert", note="pretrain_bert.py")
+    if draft.flag(binary):
+        draft.write("model.task", "masked-lm", binary)
+        draft.write("model.token_types", 0, binary)
+    else:
+        draft.write("model.task", "pretraining", note="masked words and the next sentence")
+        draft.harmless(binary, "switched off")
+    for name, value in (("norm_placement", "pre"), ("final_norm", True), ("embedding_norm", False), ("fused_query_key_value", True)):
+        draft.write(f"model.{name}", value, note="Megatron's BERT")
+
+
+def write_hybrid(draft: ImportDraft, source: Source) -> None:
+    """Layers of one sublayer each, by the letters of the pattern."""
+    key = source.get("hybrid_layer_pattern", "hybrid_override_pattern")
+    pattern = "" if key is None else key.text.strip("'\"")
+    usual = {"normalization": "RMSNorm", "position_embedding_type": "none"}
+    missing = [
+        f"--{name.replace('_', '-')} {value}" for name, value in usual.items() if (k := source.get(name)) is None or k.value != value
+    ]
+    missing += [] if draft.flag(source.get("disable_bias_linear")) else ["--disable-bias-linear"]
+    where = key or source.keys[0]
+    if key is None or not pattern or set(pattern) - set(HYBRID_LETTERS):
+        text = f"hybrid models are read by their pattern of {', '.join(HYBRID_LETTERS)}; others are not supported yet"
+        draft.errors.append(where.finding(text, "give --hybrid-layer-pattern with one letter per layer"))
+    elif missing:
+        text = f"hybrid models without {', '.join(missing)} are not supported yet"
+        draft.errors.append(where.finding(text, "give the model with --model"))
+    draft.write("model.family", "nemotron-h", note="pretrain_mamba.py")
+    draft.write("model.layer_pattern", pattern or "M", key)
+    draft.write("model.layers", max(1, len(pattern)), key, note="letters of the pattern, which count before --num-layers")
+    draft.harmless(source.of("model.layers"), "the pattern says how many layers there are")
+    heads, width = source.get("mamba_num_heads"), source.get("mamba_head_dim")
+    each = draft.whole(width, 1) or 64
+    draft.write("model.mixer.value_dim", each, width, note="" if width else "--mamba-head-dim is 64 if not given")
+    hidden = draft.whole(source.of("model.hidden"), 1)
+    if (count := draft.whole(heads, 1)) is not None:
+        draft.write("model.mixer.heads", count, heads)
+    elif hidden is not None:
+        draft.write("model.mixer.heads", max(1, 2 * hidden // each), note=f"2 x hidden / {each}, as Megatron has it")
+    for option, path, default in (("mamba_num_groups", "key_heads", 8), ("mamba_state_dim", "key_dim", 128)):
+        option_key = source.get(option)
+        value = draft.whole(option_key, 1)
+        note = "" if option_key else f"--{option.replace('_', '-')} is {default} if not given"
+        draft.write(f"model.mixer.{path}", value if value is not None else default, option_key, note=note)

@@ -1,0 +1,234 @@
+"""Which parallel strategy is fastest: a first answer within seconds, better ones as they are found, the best one proved.
+
+A narrow search over usual strategies comes first; then one over all (`parsim.study.search.lattice`), whose bounds rule out most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import Any
+
+from parsim.errors import Finding, ScenarioError
+from parsim.scenario.build import build
+from parsim.scenario.load import load
+from parsim.scenario.scenario import Scenario, flow
+from parsim.study.compare import Comparison, compare
+from parsim.study.search.lattice import STANDARD, Ranges
+from parsim.study.size.question import Assumed, recipe
+from parsim.study.size.question import Question as SizeQuestion
+from parsim.study.sweep.definition import Definition
+from parsim.study.sweep.rows import Row
+from parsim.study.sweep.space import Place
+from parsim.study.sweep.sweep import Study, run
+from parsim.study.workers import crew
+
+USUAL = Ranges(
+    micro_batch=(1,), schedule=("1f1b",), strategy=("zero1", "fsdp"), recompute=("none", "selective", "full"), sequence_parallel=(True,)
+)
+"""what is looked at first"""
+HEADROOM = "4 GiB"
+"""of every GPU, left free unless the question says otherwise: peaks of published runs are predicted within 6 % on average"""
+
+Watch = Callable[[str, Iterable[Any], int | None], Iterable[Any]]
+"""is given what is being done, the results as they come, and how many there will be; passes them on"""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What `parsim plan` is asked of a model; fields are the command line's options."""
+
+    model: str
+    on: str
+    """a topology, or a box such as ``8x h100-sxm``"""
+    gpus: int | None = None
+    """None: those of `nodes` machines"""
+    nodes: int | None = None
+    sequence_length: int | None = None
+    """None: the model's, as `parsim size` takes it"""
+    global_batch: int | None = None
+    """samples per step; None: a published batch, or a rule"""
+    precision: str | None = None
+    tokens: float | None = None
+    """of the whole training; None: the step alone is asked for"""
+    headroom: str = HEADROOM
+
+
+@dataclass(frozen=True)
+class Improvement:
+    """A strategy that is faster than all before it."""
+
+    after: float
+    """since the search began [s]"""
+    place: Place
+    row: Row
+
+    @property
+    def strategy(self) -> str:
+        """Its settings in a line."""
+        return described(self.place.settings, self.row)
+
+
+@dataclass
+class Plan:
+    """What a search has found."""
+
+    base: Scenario
+    improvements: list[Improvement] = field(default_factory=list)
+    """the last is the best"""
+    study: Study | None = None
+    """of all strategies; None: the search was ended before"""
+    wall: float = 0.0
+    """how long it took [s]"""
+    runner_up: Improvement | None = None
+    """None where only one strategy fits, or the search was ended"""
+    interrupted: bool = False
+    """the user ended it"""
+
+    @property
+    def proven(self) -> bool:
+        """Whether no other strategy is faster."""
+        return self.study is not None
+
+    @property
+    def best(self) -> Improvement | None:
+        """The fastest; None: nothing fits."""
+        return self.improvements[-1] if self.improvements else None
+
+    @property
+    def scenario(self) -> Scenario:
+        """The scenario with the best strategy. Raises ScenarioError where nothing fits."""
+        if self.best is None:
+            hint = "more GPUs, a shorter sequence, or offload (`parsim fit` looks for what would help)"
+            raise ScenarioError(Finding("no strategy fits into memory", "plan", self.base.name, hint))
+        return self.with_strategy(self.best)
+
+    def with_strategy(self, one: Improvement) -> Scenario:
+        """The base with a strategy that was found."""
+        overrides = () if one.place.candidate is None else one.place.candidate.overrides
+        return self.base.with_overrides(*overrides)
+
+    def tree(self) -> dict[str, Any]:
+        """The best strategy as a scenario file says it: what the base says, and what was found as far as the defaults do not say it."""
+        found = _beside(self.scenario.written, self.base.tree, self.base.written)
+        return {"name": self.base.settings.name, **{key: value for key, value in found.items() if key not in ("name", "study")}}
+
+    def against_runner_up(self) -> Comparison | None:
+        """The best beside the next best; None where there is none."""
+        if self.runner_up is None:
+            return None
+        return compare(self.scenario, self.with_strategy(self.runner_up), labels=("best", "runner-up"))
+
+
+class _Over(Exception):  # noqa: N818 - no error
+    """The time that the search may take is over."""
+
+
+def scenario_of(question: Question) -> tuple[Scenario, tuple[Assumed, ...]]:
+    """The scenario, without a strategy, that a question stands for, and what had to be assumed.
+
+    Raises:
+        ScenarioError: the machines do not give so many GPUs, or the scenario is wrong.
+    """
+    cluster: dict[str, Any] = {"topology": question.on, "memory_reserve": question.headroom}
+    probe: dict[str, Any] = {"model": question.model, "cluster": cluster, "training": {"sequence_length": 1, "micro_batch": 1}}
+    probe["training"]["gradient_accumulation"] = 1
+    built = build(load(probe))
+    nodes, each = question.nodes or 1, built.cluster.gpus_per_node
+    if question.gpus is not None and question.nodes is None:
+        nodes = -(-question.gpus // each)
+    gpus = question.gpus or nodes * each
+    if gpus > nodes * each:
+        text = f"{nodes} x {question.on} = {nodes * each} GPUs, not {gpus}"
+        raise ScenarioError(Finding(text, "--gpus", gpus, f"write --nodes {-(-gpus // each)}"))
+    if nodes > 1:
+        cluster["nodes"] = nodes
+    if gpus < nodes * each:
+        cluster["gpus"] = gpus
+    sized = SizeQuestion(question.model, 0.0, (), question.sequence_length, question.global_batch)
+    chosen = recipe(sized, built.model)
+    training: dict[str, Any] = {"sequence_length": chosen.sequence_length, "global_batch": chosen.global_batch, "micro_batch": 1}
+    if question.precision is not None:
+        training["precision"] = question.precision
+    tree = {"name": f"{question.model} on {gpus} GPUs", "model": question.model, "cluster": cluster, "training": training}
+    if question.tokens is not None:
+        tree["economics"] = {"tokens": question.tokens}
+    batches = tuple(one for one in chosen.assumed if one.name in ("sequence length", "global batch"))
+    return load(tree), batches
+
+
+def search(
+    base: Scenario,
+    *,
+    within: float | None = None,
+    workers: int | None = 1,
+    watch: Watch = lambda _, results, __: results,
+    improved: Callable[[Improvement], None] = lambda _: None,
+) -> Plan:
+    """The fastest strategy for a scenario, whose own strategy does not count.
+
+    `within` is how long the search may take [s]; what was found by then is kept, and is not proved. `improved` hears of every strategy
+    that is faster than those before. KeyboardInterrupt ends the search, too.
+
+    Raises:
+        ScenarioError: the scenario is wrong, or cannot be searched.
+    """
+    plan, began = Plan(base), monotonic()
+    rows: dict[str, Row] = {}
+
+    def hear(place: Place, row: Row) -> None:
+        rows[row["key"]] = row
+        one = Improvement(monotonic() - began, place, row)
+        if plan.best is None or row["step_time_s"] < plan.best.row["step_time_s"]:
+            plan.improvements.append(one)
+            improved(one)
+
+    def timed(doing: str, results: Iterable[Any], total: int | None, _: object) -> Iterator[Any]:
+        for result in watch(doing, results, total):
+            yield result
+            if within is not None and monotonic() - began > within:
+                raise _Over
+
+    usual = Definition(base, base.name, "plan", strategies=True, ranges=USUAL, top=1)
+    everything = replace(usual, ranges=STANDARD, top=2)
+    try:
+        run(usual, hands=lambda work: crew(workers, None, None, work), watch=timed, improved=hear)
+        study = run(everything, hands=lambda work: crew(workers, None, None, work), watch=timed, known=rows, improved=hear)
+    except (_Over, KeyboardInterrupt) as ended:
+        plan.interrupted = isinstance(ended, KeyboardInterrupt)
+    else:
+        plan.study = study
+        plan.runner_up = next((Improvement(0.0, entry.place, entry.rows[0]) for entry in study.entries[1:2]), None)
+    plan.wall = monotonic() - began
+    return plan
+
+
+def described(settings: Mapping[str, Any], row: Row) -> str:
+    """Sizes of a strategy, schedule, sharding, micro-batches, recomputation, in a line."""
+    words = []
+    for axis, name in (("tensor", "tensor"), ("pipeline", "pipeline"), ("expert", "expert")):
+        if (size := settings.get(f"parallel.{axis}.size", 1)) > 1:
+            words.append(f"{name} {size}")
+    words.append(f"data {row['data_size']:g}")
+    if settings.get("parallel.pipeline.size", 1) > 1:
+        virtual = settings["parallel.pipeline.virtual_stages"]
+        words.append(settings["parallel.pipeline.schedule"] + (f" x {virtual}" if virtual > 1 else ""))
+    words.append(settings["parallel.data.strategy"])
+    words.append(f"micro-batches of {settings['training.micro_batch']}")
+    recompute = settings["training.recompute"]
+    words.append("no recomputation" if recompute == "none" else f"recompute {flow(recompute)}")
+    return ", ".join(words)
+
+
+def _beside(written: Mapping[str, Any], defaults: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """What of `written` is in `own`, or differs from `defaults`."""
+    kept: dict[str, Any] = {}
+    for key, value in written.items():
+        default, mine = defaults.get(key), own.get(key)
+        if isinstance(value, Mapping) and isinstance(default, Mapping):
+            if inner := _beside(value, default, mine if isinstance(mine, Mapping) else {}):
+                kept[key] = inner
+        elif key in own or value != default:
+            kept[key] = value
+    return kept

@@ -1,0 +1,122 @@
+"""One setting of a configuration changed where it stands in the text: the scenario changes with it, or is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from parsim.errors import InputError
+from parsim.interop.formats import import_config
+from parsim.interop.import_draft import Fate, Given, ImportedScenario
+
+WATCHED = (
+    "model.layers",
+    "model.hidden",
+    "training.micro_batch",
+    "training.precision",
+    "training.sequence_length",
+    "parallel.tensor.size",
+    "parallel.pipeline.size",
+    "parallel.context.size",
+    "parallel.expert.size",
+)
+"""keys of a scenario of which every setting that makes them is changed"""
+SIZES = {
+    "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "seq_length", "seq_len", "sequence_len", "cutoff_len",
+    "max_length", "micro_batch_size", "per_device_train_batch_size", "train_micro_batch_size_per_gpu", "global_batch_size",
+    "gradient_accumulation_steps", "tensor_model_parallel_size", "model_parallel_size", "pipeline_model_parallel_size",
+    "pipe_parallel_size", "context_parallel_size", "expert_model_parallel_size", "num_experts", "tensor_parallel_degree",
+    "pipeline_parallel_degree", "context_parallel_degree", "local_batch_size", "lora_r", "lora_rank",
+}  # fmt: skip
+"""what tools call sizes that no step is without; said to have no effect, they would be lost"""
+_OTHER_WORD = {"bf16": "fp16", "fp16": "bf16", "bfloat16": "float16", "float16": "bfloat16"}
+_VALUE = r"""(?P<before>["']?\s*[=:\s]\s*["']?)(?P<value>[^\s"',})\\]+)"""
+_MISSING = "(left to fill in)"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One setting with another value."""
+
+    setting: str
+    path: str
+    was: Any
+    becomes: str
+    text: str
+    """the whole configuration after it"""
+
+
+def changes(text: str, imported: ImportedScenario, file: str) -> Iterator[Change]:
+    """Every watched setting that stands in `text` with its value on its own line, once with another value."""
+    for fate in imported.fates:
+        path = next((path for path in WATCHED if path in fate.to), None)
+        if path is not None and fate.key.line is not None and fate.key.file == file:
+            changed = _changed(text, fate)
+            if changed is not None:
+                yield Change(fate.key.written, path, fate.key.value, *changed)
+
+
+def _changed(text: str, fate: Fate) -> tuple[str, str] | None:
+    lines = text.splitlines(keepends=True)
+    assert fate.key.line is not None
+    if fate.key.line > len(lines):
+        return None
+    line, written, value = lines[fate.key.line - 1], fate.key.written, fate.key.value
+    if value is True and written.startswith("--"):
+        other = _OTHER_WORD.get(written.removeprefix("--"))
+        found = re.search(rf"{re.escape(written)}(?![\w-])", line) if other else None
+        span, becomes = (found.span(), f"--{other}") if found else (None, "")
+    else:
+        becomes = _other(value) or ""
+        name = re.escape(written if written.startswith("--") else written.rpartition(".")[2])
+        found = re.search(rf"(?<![\w-]){name}{_VALUE}", line) if becomes else None
+        span = found.span("value") if found else None
+    if span is None:
+        return None
+    lines[fate.key.line - 1] = line[: span[0]] + becomes + line[span[1] :]
+    return becomes, "".join(lines)
+
+
+def _other(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return str(not value).lower()
+    text = str(value)
+    return str(2 * int(text)) if re.fullmatch(r"[1-9]\d{0,8}", text) else _OTHER_WORD.get(text)
+
+
+def quiet(imported: ImportedScenario) -> list[str]:
+    """Sizes of more than one that are said to have no effect, and were not merely given again further down."""
+    return [
+        f"{fate.key.written} {fate.key.value}: {fate.why}"
+        for fate in imported.fates
+        if fate.kind == "no effect" and fate.key.name.rpartition(".")[2] in SIZES and re.fullmatch(r"\d+", str(fate.key.value))
+        and int(fate.key.value) > 1 and not fate.why.startswith("given again")
+    ]  # fmt: skip
+
+
+def outcome(change: Change, file: str, before: Mapping[str, Any]) -> str:
+    """``changed``, ``refused``, or ``ignored``: the scenario says the same of the key as without the change."""
+    try:
+        after = import_config(change.text, file, Given("corpus"))
+    except InputError:
+        return "refused"
+    was, now = looked_up(before, change.path), looked_up(after.tree, change.path)
+    if change.path != "training.precision" and now != _MISSING and change.becomes.isdigit() and int(change.becomes) != now:
+        return "refused" if was != now and _says_why(after, change.path) else f"ignored: {change.path} is {now}, not {change.becomes}"
+    return "changed" if was != now or _says_why(after, change.path) else f"ignored: {change.path} is still {now}"
+
+
+def _says_why(imported: ImportedScenario, path: str) -> bool:
+    return path in imported.to_fill
+
+
+def looked_up(tree: Mapping[str, Any], path: str) -> Any:
+    """The value under a dotted key."""
+    holder: Any = tree
+    for part in path.split("."):
+        if not isinstance(holder, Mapping) or part not in holder:
+            return _MISSING
+        holder = holder[part]
+    return holder

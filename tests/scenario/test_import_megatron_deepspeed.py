@@ -1,0 +1,160 @@
+"""Megatron-DeepSpeed is another tool than Megatron-LM: other names, other defaults, and a DeepSpeed file that decides.
+
+Defaults: deepspeedai/Megatron-DeepSpeed, megatron/arguments.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training_samples import from_text, values
+
+from parsim.errors import ScenarioError
+from parsim.interop.formats import import_config
+from parsim.interop.import_draft import Given
+from parsim.model.model import parameter_count
+from parsim.scenario import load
+from parsim.scenario.build import build
+
+SCRIPT = """#!/bin/bash
+MICRO=4
+GLOBAL=256
+ZERO_STAGE=1
+config="./ds_config.$SLURM_JOBID.json"
+cat <<EOT > $config
+{
+  "train_micro_batch_size_per_gpu": $MICRO,
+  "train_batch_size": $GLOBAL,
+  "gradient_clipping": 1.0,
+  "zero_optimization": {"stage": $ZERO_STAGE},
+  "fp16": {"enabled": true, "loss_scale": 0}
+}
+EOT
+DS="--deepspeed --deepspeed_config $config --zero-stage $ZERO_STAGE --deepspeed-activation-checkpointing"
+deepspeed --num_nodes 2 --num_gpus 8 pretrain_gpt.py --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 \\
+    --max-position-embeddings 2048 --vocab-size 50257 --fp16 --micro-batch-size $MICRO --global-batch-size $GLOBAL $DS
+"""
+
+
+def imported(text: str, **given: Any) -> dict[str, Any]:
+    return values(from_text(text, on="dgx-a100-80gb", **given))
+
+
+def test_the_file_that_the_script_writes_decides() -> None:
+    found = from_text(SCRIPT, on="dgx-a100-80gb")
+    assert found.tool == "Megatron-DeepSpeed"
+    expected = {
+        "parallel.data.strategy": "zero1", "training.precision": "fp16", "training.global_batch": 256, "cluster.gpus": 16,
+        "software.profile": "deepspeed-2021", "training.optimizer.clip_gradients": True, "training.attention": "eager",
+    }  # fmt: skip
+    assert expected.items() <= values(found).items()
+    assert "# zero_optimization.stage: 1 (line 11)" in found.yaml
+    build(load(found.tree))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("ZERO_STAGE=1", "ZERO_STAGE=2", {"parallel.data.strategy": "zero2"}),
+        ("ZERO_STAGE=1", "ZERO_STAGE=3", {"parallel.data.strategy": "zero3"}),
+        ("GLOBAL=256", "GLOBAL=512", {"training.global_batch": 512}),
+        ("--num_nodes 2", "--num_nodes 4", {"cluster.gpus": 32}),
+        ("--num-layers 24", "--num-layers 12", {"model.layers": 12}),
+        ('"stage": $ZERO_STAGE}', '"stage": 1, "offload_optimizer": {"device": "cpu"}}', {"training.offload.optimizer": "cpu"}),
+        ("--fp16 ", "--fp16 --ds-sequence-parallel-size 4 ", {"parallel.context.size": 4, "parallel.context.method": "ulysses"}),
+        ("--fp16 ", "--fp16 --normalization rmsnorm ", {"model.normalisation": "rmsnorm", "software.profile": "deepspeed"}),
+        ("--fp16 ", "--fp16 --use-flash-attn-v2 ", {"training.attention": "flash2", "model.vocab_divisible_by": 128}),
+        ("--fp16 ", "--fp16 --num-key-value-heads 4 ", {"model.kv_heads": 4}),
+        ("--fp16 ", "--fp16 --checkpoint-activations ", {"training.recompute": "full"}),
+        ("--fp16 ", "--fp16 --glu-activation swiglu ", {"model.activation": "silu", "model.gated": True, "model.mlp": 8192}),
+        ("--fp16 ", "--fp16 --position-embedding-type alibi --embed-layernorm ", {"model.position": "alibi", "model.embedding_norm": True}),
+        ("--fp16 ", "--fp16 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 ", {"parallel.tensor.size": 2}),
+        ("--fp16 ", "--fp16 --num-experts 1 ", {"parallel.data.strategy": "zero1"}),
+        ("fp16", "bf16", {"training.precision": "bf16"}),
+    ],
+)  # fmt: skip
+def test_one_changed_line_is_followed(old: str, new: str, expected: dict[str, Any]) -> None:
+    assert old in SCRIPT
+    found = imported(SCRIPT.replace(old, new))
+    assert expected.items() <= found.items()
+    assert "model.experts.count" not in found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("--micro-batch-size $MICRO", "--micro-batch-size 2", "train_micro_batch_size_per_gpu: 4 .*--micro-batch-size 2 .*contradict"),
+        ('"fp16": {"enabled"', '"bf16": {"enabled"', "bf16.enabled: true .*--fp16 .*contradict each other"),
+        ("--fp16 ", "--fp16 --kd ", "a teacher that runs beside the model is not supported yet"),
+        ("--fp16 ", "--fp16 --num-experts 64 64 128 128 --mlp-type residual ", "different numbers of experts .* not supported yet"),
+        ("--fp16 ", "--fp16 --ds-sequence-parallel-fpdt ", "FPDT.* not supported yet"),
+        ("ZERO_STAGE=1", "ZERO_STAGE=2 TP='--pipeline-model-parallel-size 2'; D=$TP", ""),
+    ],
+)
+def test_one_changed_line_is_refused(old: str, new: str, message: str) -> None:
+    text = SCRIPT.replace(old, new)
+    if not message:
+        text, message = text.replace("--fp16 ", "--fp16 $D "), "ZeRO-2 with 2 pipeline stages"
+    with pytest.raises(ScenarioError, match=message):
+        imported(text)
+
+
+def test_bf16_without_zero_has_an_optimizer_of_its_own() -> None:
+    """BF16_Optimizer of deepspeed/runtime/bf16_optimizer.py: sharded fp32 states, gradients in fp32."""
+    found = imported(SCRIPT.replace("fp16", "bf16").replace("ZERO_STAGE=1", "ZERO_STAGE=0"))
+    assert (found["parallel.data.strategy"], found["training.precision"]) == ("zero1", "bf16-fp32grad")
+
+
+def test_a_mixture_of_1_3_billion_and_128_experts_has_52_billion_parameters() -> None:
+    """DeepSpeed-MoE (arXiv 2201.05596, table 1): 1.3B+MoE-128 has 52B parameters: experts in every second layer, one per token."""
+    text = SCRIPT.replace("--fp16 ", "--fp16 --num-experts 128 --moe-expert-parallel-size 16 ")
+    found = imported(text)
+    expected = {
+        "model.experts.count": 128, "model.experts.top_k": 1, "model.experts.every": 2, "parallel.expert.size": 16,
+        "parallel.expert.capacity_factor": 1.0, "parallel.expert.dispatcher": "alltoall",
+    }  # fmt: skip
+    assert expected.items() <= found.items()
+    scenario = from_text(text, on="dgx-a100-80gb").tree
+    hidden, rows = 2048, 50257
+    layer = 12 * hidden**2 + 13 * hidden
+    expert = 8 * hidden**2 + 5 * hidden
+    counted = 24 * layer + 12 * (127 * expert + 128 * hidden + 128) + (rows + 2048) * hidden + 2 * hidden
+    assert parameter_count(build(load(scenario)).model) == counted
+    assert round(counted / 1e9) == 52
+
+
+def test_residual_experts_have_a_dense_mlp_beside_them() -> None:
+    found = imported(SCRIPT.replace("--fp16 ", "--fp16 --num-experts 8 --topk 2 --expert-interval 1 --mlp-type residual "))
+    shown = {"model.experts.shared": 8192, "model.experts.top_k": 2, "model.experts.every": 1, "model.experts.renormalise": True}
+    assert shown.items() <= found.items()
+
+
+def test_embeddings_that_count_as_layers_of_the_pipeline() -> None:
+    """BLOOM-176B: 70 layers and 2 embeddings on 12 stages of 6 (bigscience-workshop/bigscience, tr11-176B-ml)."""
+    options = "--num-layers 70 --pipeline-model-parallel-size 12 --pp-partition-method 'type:transformer|embedding' --fp16 "
+    found = imported(SCRIPT.replace("--num-layers 24", "").replace("--fp16 ", options))
+    assert found["parallel.pipeline.split"] == [5, *[6] * 10, 5]
+
+
+def test_a_file_that_is_not_there_leaves_the_option_or_a_question() -> None:
+    text = SCRIPT.replace("> $config", "> other.json")
+    found = from_text(text, on="dgx-a100-80gb")
+    assert values(found)["parallel.data.strategy"] == "zero1"
+    assert "is not there" in "\n".join(map(str, found.warnings))
+    assert from_text(text.replace("--zero-stage $ZERO_STAGE", ""), on="dgx-a100-80gb").to_fill == ("parallel.data.strategy",)
+
+
+def test_a_template_beside_the_script(tmp_path: Path) -> None:
+    (tmp_path / "template.json").write_text('{"zero_optimization": {"stage": ZERO_STAGE}, "fp16": {"enabled": true}}', encoding="utf-8")
+    text = SCRIPT.partition("cat <<EOT")[0] + 'sed "s/ZERO_STAGE/${ZERO_STAGE}/" template.json > $config\n' + SCRIPT.rpartition("EOT\n")[2]
+    script = tmp_path / "train.sh"
+    found = import_config(text.replace("ZERO_STAGE=1", "ZERO_STAGE=2"), str(script), Given(on="dgx-a100-80gb"))
+    assert values(found)["parallel.data.strategy"] == "zero2"
+
+
+def test_a_script_of_the_one_is_not_read_as_the_other() -> None:
+    with pytest.raises(ScenarioError, match="option of Megatron-DeepSpeed, which is another tool"):
+        from_text(SCRIPT, "megatron")
+    assert from_text(SCRIPT).tool == "Megatron-DeepSpeed"

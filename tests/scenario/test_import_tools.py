@@ -1,0 +1,315 @@
+"""axolotl, GPT-NeoX, torchtitan, NeMo and Megatron-Bridge: one key is changed, and the scenario follows or the key is refused.
+
+The expected values were worked out by hand from what the tools' configuration classes say (axolotl-ai-cloud/axolotl, utils/schemas and
+utils/config; EleutherAI/gpt-neox, megatron/neox_arguments and megatron/model/transformer.py; pytorch/torchtitan, config/job_config.py and
+distributed/pipeline_parallel.py; NVIDIA/NeMo; NVIDIA-NeMo/Megatron-Bridge, training/mixed_precision.py).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from training_samples import DATA, GIVEN, from_text, of_kind, values
+
+from parsim.errors import ScenarioError
+from parsim.interop.formats import import_config
+from parsim.interop.import_draft import Given
+from parsim.interop.titan_pipeline import split
+from parsim.interop.toml_document import read_toml
+
+
+def changed(sample: str, key: str, value: str) -> str:
+    """The sample with one key said otherwise; a key that is not there is put in front, after `=` or `:` as the sample has it."""
+    text = (DATA / sample).read_text(encoding="utf-8")
+    name = re.escape(key)
+    row = re.compile(rf'^(\s*"?{name}"?\s*[:=]\s*)(?:\[.*\]|\{{.*\}}|[^,#\n]*)', re.MULTILINE)
+    if row.search(text):
+        return row.sub(lambda match: match[1] + value, text, count=1)
+    if sample.startswith("neox"):
+        return text.replace("{\n", f'{{\n  "{key}": {value},\n', 1)
+    return f"{key}: {value}\n{text}"
+
+
+def differs(sample: str, key: str, value: str, **given: Any) -> dict[str, Any]:
+    """What is other in the scenario once `key` is `value`: new values, None where there is none any more."""
+    user = {**GIVEN[sample], **given}
+    before = values(from_text((DATA / sample).read_text(encoding="utf-8"), file=sample, **user))
+    after = values(from_text(changed(sample, key, value), file=sample, **user))
+    return {path: after.get(path) for path in {**before, **after} if before.get(path) != after.get(path)}
+
+
+AXOLOTL, FSDP, NEOX, TITAN = "axolotl-qlora.yaml", "axolotl-fsdp.yaml", "neox-6.9b.yaml", "torchtitan-llama3.toml"
+NEMO, BRIDGE = "nemo-gpt.yaml", "nemo-bridge.yaml"
+BASE = "training.finetune.base"
+FOLLOWS: list[tuple[str, str, str, dict[str, Any]]] = [
+    (AXOLOTL, "base_model", "Qwen/Qwen3-4B", {"model": "Qwen/Qwen3-4B"}),
+    (AXOLOTL, "sequence_len", "512", {"training.sequence_length": 512}),
+    (AXOLOTL, "micro_batch_size", "3", {"training.micro_batch": 3}),
+    (AXOLOTL, "gradient_accumulation_steps", "1", {"training.gradient_accumulation": 1, "parallel.data.accumulate": None}),
+    (AXOLOTL, "lora_r", "8", {"training.finetune.rank": 8}),
+    (AXOLOTL, "lora_target_linear", "false", {"training.finetune.targets": "FILL-IN"}),
+    (AXOLOTL, "lora_modules_to_save", "[embed_tokens, lm_head]", {"training.finetune.train_embeddings": True}),
+    (AXOLOTL, "bf16", "true", {}),
+    (AXOLOTL, "fp16", "true", {"training.precision": "amp-fp16"}),
+    (AXOLOTL, "gradient_checkpointing", "false", {"training.recompute": None}),
+    (AXOLOTL, "flash_attention", "false", {"training.attention": None}),
+    (AXOLOTL, "torch_compile", "true", {"software.fusion": "compiled"}),
+    (AXOLOTL, "optimizer", "adamw_torch", {"training.optimizer.name": "adamw", "training.optimizer.implementation": "foreach"}),
+    (AXOLOTL, "max_grad_norm", "0", {"training.optimizer.clip_gradients": False}),
+    (FSDP, "bf16", "false", {"training.precision": "fp32"}),
+    (FSDP, "fp8", "true", {"training.precision": "fp8"}),
+    (FSDP, "fsdp_version", "1", {"parallel.data.fsdp_version": 1, "training.precision": "amp-bf16"}),
+    (FSDP, "dp_replicate_size", "1", {"parallel.data.strategy": "fsdp", "parallel.data.shard_size": None, "cluster.gpus": 4}),
+    (FSDP, "tensor_parallel_size", "2", {"parallel.tensor.size": 2, "cluster.gpus": 16}),
+    (
+        FSDP, "context_parallel_size", "2",
+        {"parallel.context.size": 2, "parallel.context.method": "ring", "parallel.data.shard_size": 8, "cluster.gpus": 16},
+    ),
+    (NEOX, "pipe-parallel-size", "4", {"parallel.pipeline.size": 4}),
+    (NEOX, "pipe-parallel-size", "0", {"parallel.pipeline.size": None}),
+    (NEOX, "model-parallel-size", "1", {"parallel.tensor.size": 1}),
+    (NEOX, "num-layers", "16", {"model.layers": 16}),
+    (NEOX, "hidden-size", "2048", {"model.hidden": 2048, "model.mlp": 8192}),
+    (NEOX, "seq-length", "1024", {"training.sequence_length": 1024}),
+    (NEOX, "train_micro_batch_size_per_gpu", "2", {"training.micro_batch": 2}),
+    (NEOX, "no-weight-tying", "false", {"model.tied_embeddings": True}),
+    (NEOX, "norm", '"rmsnorm"', {"model.normalisation": "rmsnorm"}),
+    (NEOX, "pos-emb", '"learned"', {"model.position": "learned", "model.rotary_fraction": None}),
+    (NEOX, "attention-config", '[[["global"], 32]]', {"training.attention": "eager"}),
+    (NEOX, "checkpoint-num-layers", "4", {"training.recompute": {"every": 4}}),
+    (NEOX, "checkpoint-activations", "false", {"training.recompute": None}),
+    (NEOX, "fp16", '{"enabled": false}', {"training.precision": "fp32"}),
+    (NEOX, "zero_optimization", '{"stage": 2}',
+     {"parallel.data.strategy": "zero2", "parallel.data.bucket": None, "parallel.data.overlap_reduce": False}),
+    # 2/3 of 11008 x 3, half of that, up to a multiple: 33024 x 2/3 / 2 = 11008 (configs/llama/7B.yml has 32768 and 256: 11008, too)
+    (NEOX, "activation", '"swiglu", "mlp_multiple_of": 256, "intermediate_size": 32768',
+     {"model.activation": "silu", "model.gated": True, "model.fused_gate_up": True, "model.mlp": 11008}),
+    (TITAN, "flavor", '"70B"', {"model": "llama-3-70b", "parallel.pipeline.split": [10, 11, 10, 10, 10, 10, 10, 9]}),
+    (TITAN, "seq_len", "4096", {"training.sequence_length": 4096}),
+    (TITAN, "local_batch_size", "16", {"training.gradient_accumulation": 8}),
+    (TITAN, "pipeline_parallel_microbatch_size", "1", {"training.micro_batch": 1, "training.gradient_accumulation": 8}),
+    (TITAN, "tensor_parallel_degree", "1",
+     {"parallel.tensor.size": 1, "parallel.tensor.sequence_parallel": None, "parallel.tensor.overlap": None}),
+    (TITAN, "enable_async_tensor_parallel", "false", {"parallel.tensor.overlap": None}),
+    (TITAN, "pipeline_parallel_schedule", '"1F1B"',
+     {"parallel.pipeline.schedule": "1f1b", "parallel.pipeline.split": [8, 9, 8, 7], "parallel.pipeline.virtual_stages": None}),
+    (TITAN, "pipeline_parallel_degree", "1",
+     {"parallel.pipeline.size": 1, "parallel.pipeline.schedule": None, "parallel.pipeline.split": None, "training.micro_batch": 8,
+      "parallel.pipeline.virtual_stages": None, "training.gradient_accumulation": 1, "parallel.data.reshard_after_forward": None}),
+    (TITAN, "data_parallel_replicate_degree", "2", {"parallel.data.strategy": "hsdp", "parallel.data.shard_size": 2}),
+    (TITAN, "context_parallel_degree", "2", {"parallel.context.size": 2, "parallel.context.method": "all-gather"}),
+    (TITAN, "mode", '"full"', {"training.recompute": "full"}),
+    (TITAN, "selective_ac_option", '"3"', {"training.recompute": {"one_in": 3}}),
+    (TITAN, "converters", "[]", {"training.precision": "amp-bf16"}),
+    (TITAN, "recipe_name", '"tensorwise"', {"training.precision": {"preset": "amp-bf16", "matmul": "fp8", "recipe": "tensorwise"}}),
+    (TITAN, "filter_fqns", "[]", {"training.precision": {
+        "preset": "amp-bf16", "matmul": "fp8", "recipe": "rowwise", "keep": ["embedding", "router", "norm", "attention"]}}),
+    (TITAN, "enable", "false", {"software.fusion": None}),
+    (TITAN, "max_norm", "0.0", {"training.optimizer.clip_gradients": False}),
+    (NEMO, "precision", "32", {"training.precision": "fp32"}),
+    (NEMO, "precision", "16-mixed", {"training.precision": "fp16"}),
+    (NEMO, "megatron_amp_O2", "false", {"training.precision": "amp-bf16"}),
+    (NEMO, "tensor_model_parallel_size", "1",
+     {"parallel.tensor.size": 1, "parallel.tensor.sequence_parallel": None, "parallel.tensor.overlap": None}),
+    (NEMO, "virtual_pipeline_model_parallel_size", "2", {"parallel.pipeline.virtual_stages": 2}),
+    (NEMO, "pipeline_model_parallel_size", "8", {"parallel.pipeline.size": 8}),
+    (NEMO, "num_layers", "64", {"model.layers": 64}),
+    (NEMO, "encoder_seq_length", "2048",
+     {"training.sequence_length": 2048, "model.maximum_sequence": 2048, "training.tokens": 1000 * 128 * 2048}),
+    (NEMO, "global_batch_size", "64", {"training.global_batch": 64, "training.tokens": 1000 * 64 * 4096}),
+    (NEMO, "activation", "gelu",
+     {"model.activation": None, "model.gated": None, "model.fused_gate_up": None}),
+    (NEMO, "bias", "true", {"model.mlp_bias": None, "model.output_bias": None, "model.query_key_value_bias": None}),
+    (NEMO, "num_nodes", "8", {"cluster.nodes": 8, "cluster.gpus": 64}),
+    (NEMO, "name", "megatron_gpt", {}),
+    (BRIDGE, "num_layers", "8", {"model.layers": 8}),
+    (BRIDGE, "mixed_precision", "bf16_with_fp8_subchannel_scaling_mixed", {"training.precision": {"preset": "fp8", "recipe": "blockwise"}}),
+    (BRIDGE, "mixed_precision", "fp16_mixed", {"training.precision": "fp16"}),
+    (BRIDGE, "grad_reduce_in_fp32", "false", {"training.precision": "bf16"}),
+    (BRIDGE, "micro_batch_size", "2", {"training.micro_batch": 2}),
+    (BRIDGE, "use_distributed_optimizer", "false", {"parallel.data.strategy": "ddp"}),
+]  # fmt: skip
+"""sample, a key and its new value, what is other then"""
+
+
+@pytest.mark.parametrize(("sample", "key", "value", "expected"), FOLLOWS)
+def test_the_scenario_follows_one_key(sample: str, key: str, value: str, expected: dict[str, Any]) -> None:
+    assert differs(sample, key, value) == expected
+
+
+REFUSED = [
+    (AXOLOTL, "rl", "dpo", "not supported yet: preference and reinforcement learning"),
+    (AXOLOTL, "adapter", "llama-adapter", "not supported yet: llama-adapter adapters"),
+    (AXOLOTL, "load_in_4bit", "false", "qlora needs load_in_4bit"),
+    (AXOLOTL, "adapter", "", "a quantised model is trained with adapters only"),
+    (AXOLOTL, "lisa_n_layers", "4", "not supported yet: LISA"),
+    (AXOLOTL, "micro_batch_size", "two", "'two' is not a number"),
+    (NEOX, "train_impl", '"dpo"', "not supported yet: dpo"),
+    (NEOX, "moe_num_experts", "8", "not supported yet: mixtures of experts"),
+    (NEOX, "attention-config", '[[["flash"], 16], [["mamba"], 16]]', "not supported yet: layers with flash, mamba"),
+    (NEOX, "activation", '"mish"', "not supported yet: an MLP with mish"),
+    (NEOX, "fp16", '{"enabled": true, "type": "bfloat16"}', "write bf16: {enabled: true}"),
+    (NEOX, "precision", '"int8"', "none of fp16, bfloat16 and fp32"),
+    (TITAN, "name", '"flux"', "not supported yet: flux"),
+    (TITAN, "pipeline_parallel_schedule", '"ZB1P"', "not supported yet: schedule ZB1P"),
+    (TITAN, "pipeline_parallel_microbatch_size", "3", "a local batch of 8 samples is not cut into whole micro-batches"),
+    (TITAN, "pipeline_parallel_degree", "1000000000", "1000000000 ranks x 2 stages for 32 layers, embedding and head"),
+    (TITAN, "mode", '"memory_budget"', "not supported yet: activation checkpointing by memory_budget"),
+    (TITAN, "recipe_name", '"rowwise_with_gw_hp"', "not supported yet: weight gradients in bf16"),
+    (TITAN, "data_parallel_shard_degree", "1", "float8 products of fp32 weights"),
+    (NEMO, "precision", "64", "64 is no precision"),
+    (NEMO, "num_query_groups", "${oc.env:GROUPS}", "${oc.env:GROUPS} is open"),
+    (NEMO, "activation", "reglu", "not supported yet: an MLP with reglu"),
+    (NEMO, "fsdp", "true", "not supported yet: FSDP of NeMo 1"),
+    (
+        BRIDGE,
+        "seq_length",
+        "8192\n  gated_linear_unit: true\n  activation_func: {_target_: torch.nn.functional.gelu}",
+        "an MLP gated with gelu",
+    ),
+    (BRIDGE, "seq_length", "8192\n  hybrid_override_pattern: M-M-", "not supported yet: layers that carry a state"),
+    (BRIDGE, "num_layers", "16\n  num_query_groups: 4\n  normalization: LayerNorm", "parsim does not change this of Llama3ModelProvider8B"),
+    (BRIDGE, "mixed_precision", "mine", "not supported yet: the recipe mine"),
+    (BRIDGE, "seq_length", "4096", "8192 here, model.seq_length: 4096"),
+]
+"""sample, a key and its new value, what is said"""
+
+
+@pytest.mark.parametrize(("sample", "key", "value", "said"), REFUSED)
+def test_what_is_no_such_job_is_refused_by_its_key(sample: str, key: str, value: str, said: str) -> None:
+    text = changed(sample, key, value) if key != "fsdp" else changed(sample, "mcore", "x").replace("model:\n", "model:\n  fsdp: true\n", 1)
+    with pytest.raises(ScenarioError) as error:
+        from_text(text, file=sample, **GIVEN[sample])
+    assert said in str(error.value)
+
+
+def test_a_lora_job_with_eight_bits_is_no_full_training_and_asks_how_its_weights_are_stored() -> None:
+    text = changed(AXOLOTL, "adapter", "lora").replace("load_in_4bit: true", "load_in_8bit: true")
+    found = values(from_text(text, on="1x rtx-4090"))
+    assert (found["training.finetune.method"], found[BASE], found["training.precision"]) == ("lora", "FILL-IN", "amp-bf16")
+
+
+@pytest.mark.parametrize(("on", "precision"), [("8x v100-32gb", "amp-fp16"), ("1x t4-16gb", "amp-fp16"), ("dgx-a100-80gb", "amp-bf16")])
+def test_auto_is_bf16_where_the_gpu_has_it(on: str, precision: str) -> None:
+    text = (DATA / AXOLOTL).read_text(encoding="utf-8")
+    assert values(from_text(text, on=on))["training.precision"] == precision
+
+
+def test_a_deepspeed_file_that_axolotl_names(tmp_path: Path) -> None:
+    (tmp_path / "zero3.json").write_text('{"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}, "train_batch_size": "auto"}')
+    text = "base_model: meta-llama/Llama-2-7b-hf\nsequence_len: 2048\nmicro_batch_size: 2\nbf16: true\ndeepspeed: zero3.json\n"
+    found = values(from_text(text, file=str(tmp_path / "job.yml"), on="dgx-a100-80gb"))
+    assert (found["parallel.data.strategy"], found["training.precision"], found["software.profile"]) == ("zero3", "bf16", "deepspeed")
+    absent = values(from_text(text.replace("zero3", "zero9"), on="dgx-a100-80gb"))
+    assert absent["parallel.data.strategy"] == "FILL-IN"
+
+
+def test_several_files_of_one_job() -> None:
+    """What one file says of the model and another of the training is one job; a key that stands in both is refused, as GPT-NeoX does."""
+    rows = (DATA / NEOX).read_text(encoding="utf-8").splitlines()
+    rows = [row for row in rows if row.startswith("  ")]
+    first, second = ("{\n" + "\n".join(half) + "\n}" for half in (rows[:14], rows[14:]))
+    given = Given(**GIVEN[NEOX])
+    whole = values(import_config((DATA / NEOX).read_text(encoding="utf-8"), NEOX, given))
+    together = import_config(first, "model.yml", given, more=[(second, "training.yml")])
+    assert values(together) == whole
+    assert "(training.yml:" in together.yaml
+    with pytest.raises(ScenarioError, match=r"it stands in model\.yml, too"):
+        import_config(first, "model.yml", given, more=[(first, "training.yml")])
+    with pytest.raises(ScenarioError, match="axolotl has one file"):
+        import_config("base_model: gpt2", "a.yml", given, more=[("sequence_len: 8", "b.yml")])
+    part = import_config(first, "model.yml", given)
+    assert {"training.precision", "training.micro_batch"} <= set(part.to_fill)
+
+
+def test_older_spellings_of_torchtitan() -> None:
+    text = """
+[model]
+name = "llama2"
+flavor = "13B"
+[training]
+batch_size = 4
+seq_len = 4096
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 2
+compile = true
+[experimental]
+pipeline_parallel_degree = 2
+pipeline_parallel_schedule = "interleaved_1f1b"
+pipeline_parallel_split_points = ["layers.10", "layers.20", "layers.30"]
+pipeline_parallel_microbatches = 4
+[optimizer]
+fused = true
+[float8]
+enable_float8_linear = true
+enable_fsdp_float8_all_gather = true
+"""
+    found = values(from_text(text, on="hgx-h100"))
+    assert found["model"] == "llama-2-13b"
+    assert (found["training.micro_batch"], found["training.gradient_accumulation"]) == (1, 4)
+    assert found["parallel.pipeline.split"] == [10, 10, 10, 10]
+    assert (found["parallel.pipeline.schedule"], found["parallel.pipeline.virtual_stages"]) == ("interleaved", 2)
+    keep = ["embedding", "router", "norm", "attention"]
+    narrow = {"preset": "amp-bf16", "matmul": "fp8", "recipe": "tensorwise", "gather": "fp8", "keep": keep}
+    assert (found["training.precision"], found["software.fusion"]) == (narrow, "compiled")
+
+
+def test_tensor_ranks_alone_have_no_mixed_precision_in_torchtitan() -> None:
+    text = '[model]\nflavor = "8B"\n[training]\nseq_len = 512\n[parallelism]\ntensor_parallel_degree = 8\ndata_parallel_shard_degree = 1\n'
+    assert values(from_text(text))["training.precision"] == "fp32"
+    assert values(from_text(text.replace("= 8\n", "= 1\n")))["training.precision"] == "amp-bf16"
+
+
+@given(layers=st.integers(1, 200), stages=st.integers(1, 40))
+def test_law_a_split_holds_every_layer_and_is_even_with_embedding_and_head(layers: int, stages: int) -> None:
+    if layers + 2 < 2 * stages:
+        return
+    counts = split(layers, stages)
+    assert sum(counts) == layers
+    weights = [count + (stage == 0) + (stage == stages - 1) for stage, count in enumerate(counts)]
+    assert max(weights) - min(weights) <= 1
+
+
+FLAGSCALE = """
+system:
+  tensor_model_parallel_size: 2
+  pipeline_model_parallel_size: 2
+  use_distributed_optimizer: true
+  precision: {bf16: true}
+  checkpoint: {save_interval: "${experiment.save_steps}"}
+model: {num_layers: 8, hidden_size: 512, num_attention_heads: 8, seq_length: 1024, max_position_embeddings: 1024, micro_batch_size: 2,
+        global_batch_size: 64, hidden_dropout: 0.0, attention_dropout: 0.0, optimizer: {clip_grad: 1.0, lr_scheduler: {lr: 1.0e-4}}}
+data: {tokenizer: {tokenizer_type: GPT2BPETokenizer}}
+"""
+
+
+def test_flagscale_is_megatron_in_sections_with_its_launcher_in_another_file() -> None:
+    """Second way: the same options as a command of Megatron-LM."""
+    runner = "experiment: {exp_name: x, save_steps: 100, runner: {nnodes: 2, nproc_per_node: 8, rdzv_backend: static}}"
+    imported = import_config(FLAGSCALE, "train.yaml", Given(on="dgx-a100-80gb"), more=[(runner, "config.yaml")])
+    options = """torchrun --nnodes 2 --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 \\
+        --use-distributed-optimizer --bf16 --num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 \\
+        --max-position-embeddings 1024 --micro-batch-size 2 --global-batch-size 64 --hidden-dropout 0 --attention-dropout 0 \\
+        --clip-grad 1.0 --lr 1e-4 --tokenizer-type GPT2BPETokenizer"""
+    assert values(imported) == values(from_text(options, on="dgx-a100-80gb"))
+    assert of_kind(imported, "unknown") == of_kind(imported, "not modelled") == []
+    with pytest.raises(ScenarioError, match="not supported yet: FlagScale's jobs on unlike machines"):
+        from_text(FLAGSCALE.replace("system:\n", "system:\n  hetero: {enable_hetero: true}\n"))
+
+
+def test_names_of_classes_are_never_imported_and_unknown_ones_leave_the_model_open() -> None:
+    text = changed(BRIDGE, "  _target_", "os.system").replace("  num_layers: 16\n", "")
+    imported = from_text(text, on="hgx-h100")
+    assert "model" in imported.to_fill
+    assert of_kind(imported, "unknown") == []
+
+
+@pytest.mark.parametrize("text", ["[a", "[a]\nb = 1\nb = 2", "[a]\nb = " + "9" * 5000, "[a]\nb = " + "[" * 3000])
+def test_broken_toml_is_a_finding_with_its_place(text: str) -> None:
+    with pytest.raises(ScenarioError, match=r"x\.toml.*(not valid TOML|digits)"):
+        read_toml(text, "x.toml")

@@ -1,0 +1,82 @@
+"""`parsim plan`: the best strategy is that of simulating everything, soon, proved, and with the reason why the next one loses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import parsim
+from parsim.cli import application
+from parsim.errors import ScenarioError
+from parsim.run import simulate
+from parsim.scenario.load import load
+from parsim.study.best_strategy import Question, scenario_of, search
+
+SMALL = {
+    "name": "small",
+    "model": {"base": "gpt2", "layers": 2},
+    "cluster": {"topology": "dgx-a100-80gb", "gpus": 2, "memory_reserve": "1 GiB"},
+    "training": {"global_batch": 2, "micro_batch": 1, "sequence_length": 128},
+}
+
+
+@pytest.fixture(scope="module")
+def plan():
+    heard = []
+    found = search(load(SMALL), improved=heard.append)
+    assert heard == found.improvements
+    return found
+
+
+def test_the_best_and_the_next_are_those_of_simulating_everything(plan) -> None:
+    everything = parsim.sweep({**SMALL, "study": {"strategy": "auto"}}, exhaustive=True, workers=None)
+    first, second = (entry.rows[0]["step_time_s"] for entry in everything.entries[:2])
+    assert (plan.best.row["step_time_s"], plan.runner_up.row["step_time_s"]) == (first, second)
+    assert plan.proven
+    assert [one.row["step_time_s"] for one in plan.improvements] == sorted(
+        (one.row["step_time_s"] for one in plan.improvements), reverse=True
+    )
+
+
+def test_the_written_scenario_is_the_one_that_was_found(plan) -> None:
+    assert simulate(load(plan.tree())).step_time == plan.best.row["step_time_s"]
+
+
+def test_a_search_that_runs_out_of_time_keeps_its_best_and_says_that_nothing_is_proved() -> None:
+    found = search(load(SMALL), within=0.0)
+    assert not found.proven
+    assert found.runner_up is None
+
+
+def test_what_the_machines_and_the_batch_are() -> None:
+    base, assumed = scenario_of(Question("gpt2", "dgx-a100-80gb", gpus=12))
+    assert (base.tree["cluster"]["nodes"], base.tree["cluster"]["gpus"]) == (2, 12)
+    assert {one.name for one in assumed} == {"sequence length", "global batch"}
+    with pytest.raises(ScenarioError, match="2 x dgx-a100-80gb = 16 GPUs, not 17"):
+        scenario_of(Question("gpt2", "dgx-a100-80gb", gpus=17, nodes=2))
+
+
+def test_the_command_writes_what_starts_the_job(tmp_path: Path) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(json.dumps(SMALL))
+    said = CliRunner().invoke(application(["plan"]), ["plan", str(file), "--workers", "1", "--out", str(tmp_path / "out"), "--quiet"])
+    assert said.exit_code == 0, said.output
+    assert "Proved: " in said.output
+    assert "Runner-up: " in said.output
+    assert {path.name for path in (tmp_path / "out").iterdir()} >= {"scenario.yaml", "megatron.sh"}
+    written = yaml.safe_load((tmp_path / "out" / "scenario.yaml").read_text())
+    assert written["cluster"] == SMALL["cluster"]
+    refused = CliRunner().invoke(application(["plan"]), ["plan", str(file), "--gpus", "4"])
+    assert isinstance(refused.exception, ScenarioError)
+
+
+def test_what_fits_nowhere_is_said() -> None:
+    found = search(load({**SMALL, "cluster": {"topology": "dgx-a100-80gb", "gpus": 2, "memory_reserve": "79 GiB"}}))
+    assert found.best is None
+    assert found.proven
+    with pytest.raises(ScenarioError, match="no strategy fits"):
+        found.scenario  # noqa: B018 - it raises
