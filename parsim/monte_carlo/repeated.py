@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Callable
 
 from parsim.disturbed import DisturbedStep
 from parsim.errors import Finding
 from parsim.monte_carlo.gather import Answer, Disturbed, gather
-from parsim.monte_carlo.question import Question, Sampled, Sampler, answers
+from parsim.monte_carlo.question import Sampler, answers
 from parsim.monte_carlo.stopping import Until
 from parsim.prepared import Prepared
 from parsim.report.measured import compress_ranges
@@ -42,14 +41,8 @@ def repeated(
 
 
 def here(sampler: Sampler) -> Answer:
-    """Answers questions in this process, those with the same causes together."""
-
-    def answer(questions: Sequence[Question]) -> Iterator[tuple[Question, Sampled]]:
-        for _, group in groupby(questions, key=lambda one: one.causes):
-            asked = list(group)
-            yield from zip(asked, answers(sampler, asked), strict=True)
-
-    return answer
+    """Answers questions in this process."""
+    return lambda questions: zip(questions, answers(sampler, questions), strict=True)
 
 
 def _class_of(prepared: Prepared, rank: int) -> str:
