@@ -93,19 +93,15 @@ class DisturbedStep:
         """How samples are found."""
         return EVENTS if self.by_events else LONGEST_PATH
 
-    @cached_property
+    @property
     def _trace(self) -> Trace:
         """The undisturbed step."""
-        return self._prepared.trace()
-
-    @cached_property
-    def _makespan(self) -> float:
-        return self._trace.makespan
+        return self._prepared.undisturbed
 
     @property
     def nominal(self) -> float:
         """What the undisturbed step takes [s]."""
-        return self._makespan if self._known_nominal is None else self._known_nominal
+        return self._trace.makespan if self._known_nominal is None else self._known_nominal
 
     def samples(self, runs: Iterable[int], causes: Iterable[str] | None = None) -> list[StepSample]:
         """The step of each run, with all causes or with some of them only: others then change nothing, and the draws are the same."""
@@ -168,6 +164,6 @@ class DisturbedStep:
         if "pause" in disturbance.causes & some.felt:
             starts, members = self._trace.starts[some.ops], self._factors.members[some.rank]
             for place in np.ndindex(members.shape):
-                if (held := disturbance.held_up(int(members[place]), starts, self._makespan)) is not None:
+                if (held := disturbance.held_up(int(members[place]), starts, self._trace.makespan)) is not None:
                     factors[place][held[0]] += held[1] / some.seconds[held[0]]
         return factors

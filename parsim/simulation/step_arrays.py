@@ -27,7 +27,7 @@ class StepArrays:
 
     def __init__(self, factors: OpFactors, columns: int, trace: Trace) -> None:
         self._factors, self._trace = factors, trace
-        self._took, self._makespan = trace.ends - trace.starts, trace.makespan
+        self._took = trace.ends - trace.starts
         meeting = [some.ops for some in factors.transfers if some.groups is not None]
         self._chains = Chains(factors.program, frozenset(np.concatenate(meeting).tolist()) if meeting else frozenset())
         self._order = self._chains.order()
@@ -149,7 +149,7 @@ class StepArrays:
         if one.factors.variability.pause and "pause" in some.felt:
             starts = self._trace.starts[some.ops]
             for place in np.ndindex(members.shape):
-                if (held := one.held_up(int(members[place]), starts, self._makespan)) is not None:
+                if (held := one.held_up(int(members[place]), starts, self._trace.makespan)) is not None:
                     found.append((place, int(np.searchsorted(segments, held[0], side="right")) - 1, held[1]))
         return found
 
