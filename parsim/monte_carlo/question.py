@@ -33,6 +33,7 @@ class Sampler(Protocol):
     @property
     def method(self) -> str:
         """How a run is found."""
+
     def answers(self, asked: Iterable[tuple[int, Iterable[str]]]) -> Collection[StepSample]:
         """The steps of runs, each with some causes."""
 

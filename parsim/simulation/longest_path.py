@@ -64,19 +64,19 @@ class Chains:
 
     def __init__(self, program: Program, meeting: Collection[int] = frozenset()) -> None:
         specs, spec = program.specs, program.spec
-        blockers = _blockers(program)
         lanes: list[Hashable] = [specs[number].lanes[:1] if specs[number].collective is None else op for op, number in enumerate(spec)]
-        self.segment, before = _chained(blockers, lanes)
+        self.segment, blockers = _chained(_blockers(program), lanes)
         """by op, its segment"""
+        del lanes  # of programs of millions of ops
         firsts = np.unique(self.segment, return_index=True)[1].tolist()
-        ranks = [-1 if op in meeting else _only_rank(specs[spec[op]].lanes) for op in firsts]
+        ranks = (-1 if op in meeting else _only_rank(specs[spec[op]].lanes) for op in firsts)
         owner = [rank if rank >= 0 else -1 - op for op, rank in zip(firsts, ranks, strict=True)]
-        node, self._blockers = _chained(_needed(before, owner), owner)
+        node, self._blockers = _chained(_needed(blockers, owner), owner)
         self.node: Integers = node[self.segment]
         """by op, its node"""
         self.count = len(self._blockers)
 
-    def order(self) -> list[tuple[int, list[int]]]:
+    def order(self) -> list[tuple[int, tuple[int, ...]]]:
         """(node, the nodes that block it), every one behind its blockers."""
         blockers = self._blockers
         blocked: list[list[int]] = [[] for _ in range(self.count)]
@@ -99,7 +99,7 @@ def _only_rank(lanes: Sequence[Lane]) -> int:
     return found.pop() if len(found) == 1 else -1
 
 
-def _chained(blockers: Sequence[Sequence[int]], owner: Sequence[Hashable]) -> tuple[Integers, list[list[int]]]:
+def _chained(blockers: Sequence[Sequence[int]], owner: Sequence[Hashable]) -> tuple[Integers, list[tuple[int, ...]]]:
     """(by item, the number of its chain; by chain, the chains that block it).
 
     An item joins the one before it of the same owner where it waits only for that one, and nobody else does.
@@ -109,17 +109,15 @@ def _chained(blockers: Sequence[Sequence[int]], owner: Sequence[Hashable]) -> tu
         for one in before:
             blocks[one] += 1
     number = [-1] * len(blockers)
-    count = 0
+    firsts: list[Sequence[int]] = []
+    """by chain, what blocks its first item: the others wait for each other"""
     for item, before in enumerate(blockers):
         if len(before) == 1 and before[0] < item and blocks[before[0]] == 1 and owner[item] == owner[before[0]]:
             number[item] = number[before[0]]
-            continue
-        number[item] = count
-        count += 1
-    found: list[dict[int, None]] = [{} for _ in range(count)]
-    for item, before in enumerate(blockers):
-        found[number[item]].update(dict.fromkeys(number[one] for one in before if number[one] != number[item]))
-    return np.array(number, dtype=np.int64), list(map(list, found))
+        else:
+            number[item] = len(firsts)
+            firsts.append(before)
+    return np.array(number, dtype=np.int64), [tuple(dict.fromkeys(number[one] for one in before)) for before in firsts]
 
 
 def _needed(blockers: Sequence[Sequence[int]], owner: Sequence[int]) -> list[Sequence[int]]:
@@ -128,23 +126,23 @@ def _needed(blockers: Sequence[Sequence[int]], owner: Sequence[int]) -> list[Seq
     for item, before in enumerate(blockers):
         if len(before) > 1:
             implied = {one for other in before if owner[other] == owner[item] for one in blockers[other] if owner[one] == owner[item]}
-            found[item] = [one for one in before if one not in implied]
+            found[item] = tuple(one for one in before if one not in implied)
     return found
 
 
-def _blockers(program: Program) -> list[list[int]]:
+def _blockers(program: Program) -> list[tuple[int, ...]]:
     """By op, the ops that block it, but for those which an op of a common lane in between waits for already."""
     specs, spec = program.specs, program.spec
-    found: list[list[int]] = [[] for _ in spec]
+    found: list[tuple[int, ...]] = [()] * len(spec)
     for blocker, offsets in enumerate(program.successors):
         for offset in offsets:
-            found[blocker + offset].append(blocker)
+            found[blocker + offset] += (blocker,)
     last: dict[Lane, int] = {}
     for index, before in enumerate(found):
         lanes = specs[spec[index]].lanes
         if len(before) > 1:
             nearest = {last[lane] for lane in lanes if lane in last}
-            found[index] = [one for one in before if one in nearest or set(lanes).isdisjoint(specs[spec[one]].lanes)]
+            found[index] = tuple(one for one in before if one in nearest or set(lanes).isdisjoint(specs[spec[one]].lanes))
         for lane in lanes:
             last[lane] = index
     return found

@@ -35,7 +35,7 @@ class StepArrays:
         of = np.array(self._replicas.of)
         self._row: Integers = np.zeros(len(of), dtype=np.int64)
         """by node, its row in the array of its set of columns"""
-        self._rows = np.bincount(of, minlength=len(self._replicas.sets)).tolist()
+        self._rows: list[int] = np.bincount(of, minlength=len(self._replicas.sets)).tolist()
         for number in range(len(self._rows)):
             self._row[of == number] = np.arange(self._rows[number])
         numbers = sum(rows * len(some) for rows, some in zip(self._rows, self._replicas.sets, strict=True))
@@ -141,9 +141,7 @@ class StepArrays:
         memory = seconds * some.memory
         return np.add.reduceat(seconds - memory, segments, axis=2), np.add.reduceat(memory, segments, axis=2)
 
-    def _struck(
-        self, some: Kernels, members: Integers, one: Disturbance, segments: Integers
-    ) -> list[tuple[tuple[int, ...], int, float]]:
+    def _struck(self, some: Kernels, members: Integers, one: Disturbance, segments: Integers) -> list[tuple[tuple[int, ...], int, float]]:
         """Pauses of hosts in a run: whose, in which segment, how long they hold it up [s]."""
         found = []
         if one.factors.variability.pause and "pause" in some.felt:

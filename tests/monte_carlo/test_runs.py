@@ -40,7 +40,7 @@ def job(ranks: int = 2, **variability: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(("ranks", "expected"), [(2, 0.564190), (8, 1.423600)])
+@pytest.mark.parametrize(("ranks", "expected"), [(2, 0.564190), (8, 1.423600), (64, 2.343733)])
 def test_replicas_wait_for_the_slowest_of_a_cluster(ranks: int, expected: float) -> None:
     runs, spread = 400, 0.02
     varied = parsim.simulate(job(ranks, runs=runs, gpus={"spread": spread, "node_share": 0.0})).document()["variability"]
