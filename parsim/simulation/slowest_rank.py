@@ -17,7 +17,7 @@ class SlowestRank:
         self._own, self._whole = np.zeros(ranks), np.zeros(ranks)
 
     def add(self, members: NDArray[np.int64], own: Floats, whole: float) -> None:
-        """Kernels of ranks, that take `whole` seconds undisturbed and `own` now, of the shape of `members`; a rank may stand there twice."""
+        """Kernels that take `whole` seconds undisturbed and `own` now, in the shape of `members`, in which a rank may stand twice."""
         self._own[members] += own
         self._whole[members] += whole
 

@@ -38,7 +38,7 @@ class StepArrays:
         self._rows: list[int] = np.bincount(of, minlength=len(self._replicas.sets)).tolist()
         for number in range(len(self._rows)):
             self._row[of == number] = np.arange(self._rows[number])
-        numbers = sum(rows * len(some) for rows, some in zip(self._rows, self._replicas.sets, strict=True))
+        numbers = int(np.dot(self._rows, [len(some) for some in self._replicas.sets]))
         self._together = max(1, MOST_NUMBERS // max(1, numbers))
 
     def _bound(self, columns: int) -> Replicas:
@@ -110,7 +110,7 @@ class StepArrays:
     def _of_run(
         self, some: Kernels, part: slice, segments: Integers, same: Sequence[tuple[int, Disturbance]]
     ) -> Iterator[tuple[int, Floats, Floats]]:
-        """For what one run is with several sets of causes: its place, seconds of the segments in the slowest, and of each rank's kernels."""
+        """For one run with several sets of causes: its place, seconds of the segments in the slowest, and of each rank's kernels."""
         members = self._factors.members[some.rank][part]
         struck = self._struck(some, members, same[0][1], segments)
         felt = some.felt if struck else some.felt - {"pause"}
@@ -131,9 +131,9 @@ class StepArrays:
             yield place, *known[causes]
 
     def _sums(self, some: Kernels, part: slice, segments: Integers, one: Disturbance | None) -> tuple[Floats, Floats]:
-        """What segments take (bound by arithmetic, waiting for HBM) but for the slowness of a GPU, shape (columns, side by side, segments) [s].
+        """What segments take, but for the slowness of a GPU: (bound by arithmetic, waiting for HBM) [s].
 
-        The first two are 1 where nothing is drawn (None).
+        Shape (columns, side by side, segments); the first two are 1 where nothing is drawn (None).
         """
         seconds = self._took[some.ops][None, None]
         if one is not None:
@@ -143,13 +143,11 @@ class StepArrays:
 
     def _struck(self, some: Kernels, members: Integers, one: Disturbance, segments: Integers) -> list[tuple[tuple[int, ...], int, float]]:
         """Pauses of hosts in a run: whose, in which segment, how long they hold it up [s]."""
-        found = []
-        if one.factors.variability.pause and "pause" in some.felt:
-            starts = self._trace.starts[some.ops]
-            for place in np.ndindex(members.shape):
-                if (held := one.held_up(int(members[place]), starts, self._trace.makespan)) is not None:
-                    found.append((place, int(np.searchsorted(segments, held[0], side="right")) - 1, held[1]))
-        return found
+        if not one.factors.variability.pause or "pause" not in some.felt:
+            return []
+        starts = self._trace.starts[some.ops]
+        held = ((place, one.held_up(int(members[place]), starts, self._trace.makespan)) for place in np.ndindex(members.shape))
+        return [(place, int(np.searchsorted(segments, at[0], side="right")) - 1, at[1]) for place, at in held if at is not None]
 
     # -- collectives --------------------------------------------------------------------------------------------------------
 
