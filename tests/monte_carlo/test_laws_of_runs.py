@@ -12,6 +12,7 @@ import parsim
 from parsim.disturbed import DisturbedStep
 from parsim.prepared import prepare
 from parsim.program.program import COMPUTE
+from parsim.report.variability_text import LEFT_OUT, left_out
 from parsim.scenario.build import build
 from parsim.scenario.load import load
 from parsim.simulation import step_arrays
@@ -132,3 +133,8 @@ def test_arrays_of_any_size_give_the_same_bits(nodes: int, monkeypatch: pytest.M
     assert [one.step_time for one in events] == pytest.approx([one.step_time for one in together], rel=1e-9)
     assert [one.slowest for one in events] == [one.slowest for one in together]
     assert np.isfinite([one.slowness for one in together]).all()
+
+
+@pytest.mark.parametrize(("said", "expected"), [({}, []), ({"jitter": 0.05}, [LEFT_OUT]), ({"jitter": 0.05, "runs": 2}, [LEFT_OUT])])
+def test_what_looks_at_the_undisturbed_step_says_so(said: dict[str, Any], expected: list[str]) -> None:
+    assert left_out(parsim.simulate(pipeline(2, 2, **said)).measured) == expected

@@ -6,7 +6,7 @@
 - disturbed.csv: per row, seconds a priori and the mean of disturbed steps with the profiles `traced` and `typical`; other sources stay
 - docs/variability.md: the table between its markers
 
-Rows are those of at least 256 GPUs with replicas, from sources that have three of them; at most eight of a source, spread over its file.
+Rows are those of at least 256 GPUs with replicas, from sources that have three of them; at most four of a source, spread over its file.
 A row's mean is that of `RUNS` runs, each another cluster and another step; the a-priori step of results.csv takes as many times as long.
 """
 
@@ -34,7 +34,7 @@ DISTURBED = HERE / "disturbed.csv"
 PAGE = HERE.parents[1] / "docs" / "variability.md"
 PROFILES = ("traced", "typical")
 RUNS = 8
-FEWEST_GPUS, FEWEST_ROWS, MOST_ROWS = 256, 3, 8
+FEWEST_GPUS, FEWEST_ROWS, MOST_ROWS = 256, 3, 4
 COLUMNS = ("id", "source", "inputs", "gpus", "measured_s", "a-priori", *PROFILES)
 Row = Mapping[str, str]
 
