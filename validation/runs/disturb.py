@@ -98,7 +98,7 @@ def write(rows: Mapping[str, Row]) -> None:
 
 def table(rows: Mapping[str, Row]) -> str:
     """Mean signed error by source."""
-    lines = ["| source | rows | GPUs | a priori | `traced` | `typical` |", "|---|---|---|---|---|---|"]
+    lines = ["| source | rows | GPUs | a priori [%] | `traced` [%] | `typical` [%] |", "|---|---|---|---|---|---|"]
     for source in sorted({one["source"] for one in rows.values()}):
         own = [one for one in rows.values() if one["source"] == source]
         gpus = [int(one["gpus"]) for one in own]
