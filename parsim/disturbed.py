@@ -10,7 +10,7 @@ longest path  for what is too large for that: arrays over replicas and runs. Ord
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,15 +22,15 @@ from parsim.prepared import Prepared
 from parsim.simulation.draws import Floats
 from parsim.simulation.engine import collector_paused
 from parsim.simulation.factors import Factors
-from parsim.simulation.longest_path import Chains, Meeting, ends
-from parsim.simulation.op_factors import Columns, Disturbance, Kernels, OpFactors
+from parsim.simulation.longest_path import Chains
+from parsim.simulation.op_factors import Columns, Disturbance, Integers, Kernels, OpFactors
+from parsim.simulation.slowest_rank import SlowestRank
+from parsim.simulation.step_arrays import StepArrays
 from parsim.simulation.trace import Trace
 from parsim.variability import STATIC, Variability
 
 MOST_EVENTS = 50_000
 """ops of all replicas that a run by events may have; a larger step is a longest path (a core runs about 200,000 of them a second)"""
-MOST_NUMBERS = 2**25
-"""numbers of one array: it says how many runs go together"""
 EVENTS = "events"
 LONGEST_PATH = "longest-path: order, shared links and interference as in the undisturbed step"
 ALIKE = frozenset({"step"})
@@ -93,10 +93,10 @@ class DisturbedStep:
         """How samples are found."""
         return EVENTS if self.by_events else LONGEST_PATH
 
-    @cached_property
+    @property
     def _trace(self) -> Trace:
         """The undisturbed step."""
-        return self._prepared.trace()
+        return self._prepared.undisturbed
 
     @property
     def nominal(self) -> float:
@@ -105,14 +105,25 @@ class DisturbedStep:
 
     def samples(self, runs: Iterable[int], causes: Iterable[str] | None = None) -> list[StepSample]:
         """The step of each run, with all causes or with some of them only: others then change nothing, and the draws are the same."""
-        chosen = self.causes if causes is None else self.causes & frozenset(causes)
-        disturbances = [self._disturbance(run, chosen) for run in runs]
+        chosen = self.causes if causes is None else frozenset(causes)
+        return self.answers((run, chosen) for run in runs)
+
+    def answers(self, asked: Iterable[tuple[int, Iterable[str]]]) -> list[StepSample]:
+        """The steps of runs, each with some causes. As arrays, what is asked of one run shares its draws."""
+        disturbances = [self._disturbance(run, self.causes & frozenset(causes)) for run, causes in asked]
         with collector_paused():
             if self.by_events:
                 return [self._by_events(one) for one in disturbances]
-            together = max(1, MOST_NUMBERS // (self._chains.count * self._columns.count))
-            parts = [disturbances[first : first + together] for first in range(0, len(disturbances), together)]
-            return [sample for part in parts for sample in self._longest_paths(part)]
+            found = self._arrays.steps(disturbances)
+        return [StepSample(one.run, seconds, *slowest.worst()) for one, (seconds, slowest) in zip(disturbances, found, strict=True)]
+
+    @cached_property
+    def _arrays(self) -> StepArrays:
+        return StepArrays(self._factors, self._columns.count, self._trace)
+
+    @cached_property
+    def _segments(self) -> Integers:
+        return Chains(self._prepared.lowering.program).segment
 
     def _disturbance(self, run: int, causes: frozenset[str]) -> Disturbance:
         """What one run does."""
@@ -129,121 +140,30 @@ class DisturbedStep:
 
     def _by_events(self, disturbance: Disturbance) -> StepSample:
         factors = np.ones(len(self._prepared.lowering.program.spec))
-        slowness = _Slowness()
+        slowest = SlowestRank(self._prepared.plan.mesh.ranks)
         for some in self._factors.kernels:
-            column = slice(0, 1)
-            found = self._of_kernels(some, disturbance, column, some.seconds)[0]
-            slowness.add(self._factors.members[some.rank][column], some, found[None])
-            nodes = self._bounds(some)
-            sums = np.add.reduceat(found * some.seconds, nodes, axis=1)
-            slowest = np.repeat(np.argmax(sums, axis=0), np.diff([*nodes, len(some.ops)]))
-            factors[some.ops] = found[slowest, np.arange(len(some.ops))]
+            found = self._of_kernels(some, disturbance)[0]
+            seconds, segments = found * some.seconds, self._bounds(some)
+            if some.cause != "host":
+                slowest.add(self._factors.members[some.rank][0], seconds.sum(axis=1), float(some.seconds.sum()))
+            longest = np.argmax(np.add.reduceat(seconds, segments, axis=1), axis=0)
+            factors[some.ops] = found[np.repeat(longest, np.diff([*segments, len(some.ops)])), np.arange(len(some.ops))]
         if "collective" in disturbance.causes:
             for transfer in self._factors.transfers:
                 factors[transfer.ops] = self._factors.of_transfers(transfer, disturbance)[0]
         trace = self._prepared.trace(factors.tolist())
-        return StepSample(disturbance.run, trace.makespan, *slowness.worst())
-
-    # -- longest path ---------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def _chains(self) -> Chains:
-        return Chains(self._prepared.lowering.program)
-
-    @cached_property
-    def _order(self) -> list[tuple[int, list[int]]]:
-        return self._chains.order()
-
-    @cached_property
-    def _meetings(self) -> dict[int, Meeting]:
-        """Nodes in which columns wait for each other, or which only some have."""
-        count, found = self._columns.count, {}
-        for transfer in self._factors.transfers:
-            groups, present = transfer.groups, None
-            numbers = np.arange(count) + len(transfer.columns)
-            if groups is not None:
-                numbers[transfer.columns] = groups
-                numbers = np.unique(numbers, return_inverse=True)[1]
-            if len(transfer.columns) < count:
-                present = np.isin(np.arange(count), transfer.columns)
-            if groups is not None or present is not None:
-                meeting = Meeting(present, None if groups is None else numbers)
-                found.update(dict.fromkeys(self._chains.node[transfer.ops].tolist(), meeting))
-        for some in self._factors.kernels:
-            if len(columns := self._factors.columns[some.rank]) < count:
-                meeting = Meeting(np.isin(np.arange(count), columns))
-                found.update(dict.fromkeys(self._chains.node[some.ops].tolist(), meeting))
-        return found
-
-    def _longest_paths(self, disturbances: Sequence[Disturbance]) -> list[StepSample]:
-        trace, node = self._trace, self._chains.node
-        took = trace.ends - trace.starts
-        seconds = np.zeros((self._chains.count, len(disturbances), self._columns.count))
-        slowness = [_Slowness() for _ in disturbances]
-        for some in self._factors.kernels:
-            columns, nodes = self._factors.columns[some.rank], self._bounds(some)
-            rows = max(1, MOST_NUMBERS // 4 // (len(some.ops) * self._factors.members[some.rank].shape[1]))
-            for first in range(0, len(columns), rows):
-                part = slice(first, first + rows)
-                for number, one in enumerate(disturbances):
-                    found = self._of_kernels(some, one, part, took[some.ops])
-                    slowness[number].add(self._factors.members[some.rank][part], some, found)
-                    sums = np.add.reduceat(found * took[some.ops], nodes, axis=2).max(axis=1)
-                    seconds[node[some.ops[nodes]][:, None], number, columns[part]] += sums.T
-        for transfer in self._factors.transfers:
-            own = took[transfer.ops][:, None]
-            for number, one in enumerate(disturbances):
-                factors = self._factors.of_transfers(transfer, one).T if "collective" in one.causes else 1.0
-                seconds[node[transfer.ops][:, None], number, transfer.columns] = own * factors
-        latest = ends(self._order, seconds, self._meetings).max(axis=(0, 2))
-        return [
-            StepSample(one.run, float(end), *slow.worst()) for one, end, slow in zip(disturbances, latest, slowness, strict=True)
-        ]  # fmt: skip
-
-    # -- both -----------------------------------------------------------------------------------------------------------
+        return StepSample(disturbance.run, trace.makespan, *slowest.worst())
 
     def _bounds(self, some: Kernels) -> list[int]:
-        """Where among some kernels of a lane the nodes begin: between them nobody else waits, nor do they."""
-        nodes = self._chains.node[some.ops]
-        return np.flatnonzero(np.r_[True, np.diff(nodes) != 0]).tolist()
+        """Where among some kernels of a lane the segments begin: between them nobody else waits, nor do they."""
+        return np.flatnonzero(np.r_[True, np.diff(self._segments[some.ops]) != 0]).tolist()
 
-    def _of_kernels(self, some: Kernels, disturbance: Disturbance, rows: slice, seconds: Floats) -> Floats:
+    def _of_kernels(self, some: Kernels, disturbance: Disturbance) -> Floats:
         """Factors of kernels, shape (columns, side by side, ops), with the pauses of the hosts of their ranks."""
-        factors = self._factors.of_kernels(some, disturbance, rows)
-        if "pause" not in disturbance.causes or some.cause == "host" or not some.on_compute:
-            return factors
-        starts = self._trace.starts[some.ops]
-        for place in np.ndindex(factors.shape[:2]):
-            share = self._drawn.pause(disturbance.run, int(self._factors.members[some.rank][rows][place]))
-            if share is None:
-                continue
-            moment = share * self._trace.makespan
-            struck = min(int(np.searchsorted(starts, moment)), len(starts) - 1)
-            late = moment + self.variability.pause - max(moment, float(starts[struck]))
-            if late > 0:
-                factors[place][struck] += late / seconds[struck]
+        factors = self._factors.of_kernels(some, disturbance)
+        if "pause" in disturbance.causes & some.felt:
+            starts, members = self._trace.starts[some.ops], self._factors.members[some.rank]
+            for place in np.ndindex(members.shape):
+                if (held := disturbance.held_up(int(members[place]), starts, self._trace.makespan)) is not None:
+                    factors[place][held[0]] += held[1] / some.seconds[held[0]]
         return factors
-
-
-class _Slowness:
-    """Which rank's kernels take longest in proportion."""
-
-    def __init__(self) -> None:
-        self._own: dict[int, float] = {}
-        self._whole: dict[int, float] = {}
-
-    def add(self, members: np.ndarray[tuple[int, ...], np.dtype[np.int64]], some: Kernels, factors: Floats) -> None:
-        """Some kernels of ranks, shapes (columns, side by side) and (columns, side by side, ops)."""
-        if some.cause == "host":
-            return
-        whole = float(some.seconds.sum())
-        for rank, own in zip(members.ravel().tolist(), (factors @ some.seconds).ravel().tolist(), strict=True):
-            self._own[rank] = self._own.get(rank, 0.0) + own
-            self._whole[rank] = self._whole.get(rank, 0.0) + whole
-
-    def worst(self) -> tuple[int, float]:
-        """(rank, how many times as long); -1 where no one is slower than all others."""
-        times = sorted(((own / self._whole[rank], -rank) for rank, own in self._own.items()), reverse=True)
-        if not times or (len(times) > 1 and times[0][0] <= times[1][0] * (1 + 1e-12)):
-            return -1, times[0][0] if times else 1.0
-        return -times[0][1], times[0][0]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from parsim.hardware.interconnect import Interconnect
 from parsim.hardware.interference import MODELS, DeviceInterference
@@ -48,6 +49,11 @@ class Prepared:
     local_steps: LocalSteps | None = None
     """where groups of replicas step alone: the step's parts"""
 
+    @cached_property
+    def undisturbed(self) -> Trace:
+        """The step as it is planned."""
+        return self.trace()
+
     def trace(self, factors: Sequence[float] | None = None, processes: Iterable[Process] = ()) -> Trace:
         """Let time pass. `factors`: by op of the program, how many times as long it takes alone; see `Engine`."""
         engine = Engine(
@@ -60,9 +66,9 @@ class Prepared:
         )
         return engine.run()
 
-    def run(self, factors: Sequence[float] | None = None, processes: Iterable[Process] = ()) -> Run:
+    def run(self, factors: Sequence[float] | None = None, processes: Collection[Process] = ()) -> Run:
         """Let time pass, as `trace`; with all that a report asks for."""
-        trace = self.trace(factors, processes)
+        trace = self.undisturbed if factors is None and not processes else self.trace(factors, processes)
         micro_batches = self.built.training.micro_batches
         return Run(
             self.plan, self.lowering, trace, self.classes, self.wires.cost, self.folded, micro_batches, 0.0, self.fabric.cost,

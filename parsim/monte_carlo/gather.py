@@ -22,7 +22,7 @@ Answer = Callable[[Sequence[Question]], Iterable[tuple[Question, Sampled]]]
 CAUSE_RUNS = 100
 """runs that say what each cause does: differences of equal draws need few"""
 _RANKS = 8
-"""classes of slowest ranks that are named"""
+"""slowest ranks that are named"""
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class Disturbed:
     """how a run is found"""
 
 
-def gather(answer: Answer, of: Disturbed, runs: int, *, until: Until | None = None, ranks: Callable[[int], str] = str) -> RunStatistics:
-    """Ask for `runs` runs, or for as many of them as `until` needs; `ranks` names those that a slowest rank stands for."""
-    return _Gathering(answer, of, ranks).whole(runs, until)
+def gather(answer: Answer, of: Disturbed, runs: int, *, until: Until | None = None) -> RunStatistics:
+    """Ask for `runs` runs, or for as many of them as `until` needs."""
+    return _Gathering(answer, of).whole(runs, until)
 
 
 class _Gathering:
-    def __init__(self, answer: Answer, of: Disturbed, ranks: Callable[[int], str]) -> None:
-        self._answer, self._of, self._ranks = answer, of, ranks
+    def __init__(self, answer: Answer, of: Disturbed) -> None:
+        self._answer, self._of = answer, of
         self._known: dict[Question, Sampled] = {}
 
     def whole(self, runs: int, until: Until | None) -> RunStatistics:
@@ -117,6 +117,6 @@ class _Gathering:
         return most_expensive(found)
 
     def _slowest(self, causes: frozenset[str], count: int) -> tuple[Slowest, ...]:
-        names = Counter(self._ranks(one.slowest) for one in self._runs(causes, count) if one.slowest >= 0)
-        ordered = sorted(names.items(), key=lambda item: (-item[1], item[0]))
-        return tuple(Slowest(name, times / count) for name, times in ordered[:_RANKS])
+        times = Counter(one.slowest for one in self._runs(causes, count) if one.slowest >= 0)
+        ordered = sorted(times.items(), key=lambda item: (-item[1], item[0]))
+        return tuple(Slowest(str(rank), often / count) for rank, often in ordered[:_RANKS])

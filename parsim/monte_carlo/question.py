@@ -34,8 +34,8 @@ class Sampler(Protocol):
     def method(self) -> str:
         """How a run is found."""
 
-    def samples(self, runs: Iterable[int], causes: Iterable[str] | None = None) -> Collection[StepSample]:
-        """The step of each run, with all causes or with some only."""
+    def answers(self, asked: Iterable[tuple[int, Iterable[str]]]) -> Collection[StepSample]:
+        """The steps of runs, each with some causes."""
 
 
 class Sampled(NamedTuple):
@@ -69,7 +69,6 @@ def ask(causes: Iterable[str], runs: Iterable[int]) -> Iterator[Question]:
 
 
 def answers(sampler: Sampler, questions: Iterable[Question]) -> list[Sampled]:
-    """What a sampler says to questions that have the same causes."""
-    asked = list(questions)
-    found = sampler.samples([one.number for one in asked], asked[0].causes) if asked else ()
+    """What a sampler says to questions."""
+    found = sampler.answers((one.number, one.causes) for one in questions)
     return [Sampled(float(one.step_time), int(one.slowest)) for one in found]

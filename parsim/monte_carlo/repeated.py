@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Callable
 
 from parsim.disturbed import DisturbedStep
 from parsim.errors import Finding
 from parsim.monte_carlo.gather import Answer, Disturbed, gather
-from parsim.monte_carlo.question import Question, Sampled, Sampler, answers
+from parsim.monte_carlo.question import Sampler, answers
 from parsim.monte_carlo.stopping import Until
 from parsim.prepared import Prepared
-from parsim.report.measured import compress_ranges
 from parsim.report.variability import RunStatistics
 from parsim.variability import STATIC
 
@@ -34,25 +32,9 @@ def repeated(
     if not step.causes:
         return None
     of = Disturbed(step.causes, frozenset(STATIC), nominal, prepared.built.seed, step.method)
-
-    def ranks(rank: int) -> str:
-        return _class_of(prepared, rank)
-
-    return gather(here(step) if answer is None else answer(step), of, settings.runs, until=until, ranks=ranks)
+    return gather(here(step) if answer is None else answer(step), of, settings.runs, until=until)
 
 
 def here(sampler: Sampler) -> Answer:
-    """Answers questions in this process, those with the same causes together."""
-
-    def answer(questions: Sequence[Question]) -> Iterator[tuple[Question, Sampled]]:
-        for _, group in groupby(questions, key=lambda one: one.causes):
-            asked = list(group)
-            yield from zip(asked, answers(sampler, asked), strict=True)
-
-    return answer
-
-
-def _class_of(prepared: Prepared, rank: int) -> str:
-    """The ranks that a rank's class holds, as ranges."""
-    chosen = prepared.classes.represents[rank]
-    return compress_ranges(one for one, representative in prepared.classes.represents.items() if representative == chosen)
+    """Answers questions in this process."""
+    return lambda questions: zip(questions, answers(sampler, questions), strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from parsim.report.measured import Measured
 from parsim.report.quantities import NONE, percent, seconds, time_unit
 from parsim.report.table import Column, Content, Table
 from parsim.report.variability import FEWEST_P95, RunStatistics, Spread
@@ -18,6 +19,7 @@ CAUSES = {
     "pause": "pauses of hosts",
 }
 """cause -> what it is called; others are called by their own name"""
+LEFT_OUT = "What follows are seconds of the undisturbed step: what varies (variability) is left out."
 _ROWS = (("p5", 0.05), ("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
 
 
@@ -29,6 +31,12 @@ def step_words(varied: RunStatistics, undisturbed: float) -> str:
             known = [f"{name} {seconds(value)}" for name, share in _ROWS[1:3] if (value := one.step_times.quantile(share)) is not None]
             said.append(f"{one.runs:,} {one.over}: {', '.join(known)}")
     return f"{seconds(varied.expected)} in the mean ({'; '.join(said)})"
+
+
+def left_out(measured: Measured) -> list[str]:
+    """A line for answers that look at the undisturbed step, where something varies."""
+    once = any(finding.path == "variability.runs" for finding in measured.warnings)
+    return [LEFT_OUT] if once or measured.variability is not None else []
 
 
 def spreads(varied: RunStatistics) -> Table:

@@ -4,14 +4,14 @@ Where the order of ops is fixed and nobody waits for a share of a link, the end 
 own time: max and plus, for as many columns at once as one likes (Baccelli, Cohen, Olsder, Quadrat, Synchronization and Linearity, 1992).
 What links and loads do to ops is taken from a run by events, in which they are known.
 
-Runs of kernels that nobody else waits for are one node. Each column is one replica in one run; a collective among replicas makes
-its columns wait for each other.
+A chain of ops of one rank, each of which waits only for the one before and nobody else for that, is one node. Each column is one
+replica; a collective among replicas makes its columns wait for each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,55 +23,62 @@ Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """How the columns of one run are bound in a node."""
+class Replicas:
+    """Which columns have which node, and which of them wait for each other there."""
 
-    present: NDArray[np.bool_] | None = None
-    """the columns that have the node; None: all of them"""
-    groups: Integers | None = None
-    """by column, the place of its group: those of a group begin together; None: each by itself"""
+    sets: Sequence[Integers]
+    """sets of columns, each ascending"""
+    of: Sequence[int]
+    """by node, the number of its set"""
+    groups: Mapping[int, Integers] = field(default_factory=dict)
+    """node -> by column of it, the number of its group: those of a group begin together. The others: each by itself"""
+    _common: dict[tuple[int, int], tuple[Integers, Integers]] = field(default_factory=dict)
 
-    def begin(self, start: Floats) -> Floats:
-        """When the columns begin, shape (runs, columns), each of which could at `start`."""
-        if self.present is not None:
-            start = np.where(self.present, start, 0.0)
-        if self.groups is not None:
-            order = np.argsort(self.groups, kind="stable")
-            bounds = np.flatnonzero(np.r_[True, np.diff(self.groups[order]) > 0])
-            start = np.maximum.reduceat(start[:, order], bounds, axis=1)[:, self.groups]
-        return start
+    def seen(self, ends: Floats, of: int, here: int) -> Floats:
+        """What the columns of set `here` see of ends in those of set `of`, shape (runs, columns); 0 where these are not."""
+        if (places := self._common.get((of, here))) is None:
+            places = self._common[of, here] = np.intersect1d(self.sets[of], self.sets[here], return_indices=True)[1:]
+        found = np.zeros((len(ends), len(self.sets[here])))
+        found[:, places[1]] = ends[:, places[0]]
+        return found
+
+    def together(self, node: int, start: Floats) -> Floats:
+        """When the columns of a node begin, each of which could at `start`."""
+        groups = self.groups.get(node)
+        if groups is None:
+            return start
+        order = np.argsort(groups, kind="stable")
+        new = np.r_[True, np.diff(groups[order]) > 0]
+        latest = np.maximum.reduceat(start[:, order], np.flatnonzero(new), axis=1)
+        found = np.empty_like(start)
+        found[:, order] = latest[:, np.cumsum(new) - 1]
+        return found
 
 
 class Chains:
-    """The nodes of a program: ops, and runs of kernels of a lane where each waits only for the one before, and nobody else for that."""
+    """The nodes of a program, chains of the ops of one rank.
 
-    def __init__(self, program: Program) -> None:
+    `meeting` are ops in which columns wait for each other: each is a node of its own. A node has segments: kernels between two
+    collectives, or a collective. Between two segments a rank waits for those that it stands for.
+    """
+
+    def __init__(self, program: Program, meeting: Collection[int] = frozenset()) -> None:
         specs, spec = program.specs, program.spec
-        blockers = _blockers(program)
-        blocks = [0] * len(spec)
-        for before in blockers:
-            for one in before:
-                blocks[one] += 1
-        node = [-1] * len(spec)
-        count = 0
-        for index, before in enumerate(blockers):
-            if len(before) == 1 and before[0] < index and blocks[before[0]] == 1:
-                own, other = specs[spec[index]], specs[spec[before[0]]]
-                if own.collective is None and other.collective is None and own.lanes[:1] == other.lanes[:1]:
-                    node[index] = node[before[0]]
-                    continue
-            node[index] = count
-            count += 1
-        self.node: Integers = np.array(node, dtype=np.int64)
+        lanes: list[Hashable] = [specs[number].lanes[:1] if specs[number].collective is None else op for op, number in enumerate(spec)]
+        self.segment, blockers = _chained(_blockers(program), lanes)
+        """by op, its segment"""
+        del lanes  # of programs of millions of ops
+        firsts = np.unique(self.segment, return_index=True)[1].tolist()
+        ranks = (-1 if op in meeting else _only_rank(specs[spec[op]].lanes) for op in firsts)
+        owner = [rank if rank >= 0 else -1 - op for op, rank in zip(firsts, ranks, strict=True)]
+        node, self._blockers = _chained(_needed(blockers, owner), owner)
+        self.node: Integers = node[self.segment]
         """by op, its node"""
-        self.count = count
-        self._blockers: list[dict[int, None]] = [{} for _ in range(count)]
-        for index, before in enumerate(blockers):
-            self._blockers[node[index]].update(dict.fromkeys(node[one] for one in before if node[one] != node[index]))
+        self.count = len(self._blockers)
 
-    def order(self) -> list[tuple[int, list[int]]]:
+    def order(self) -> list[tuple[int, tuple[int, ...]]]:
         """(node, the nodes that block it), every one behind its blockers."""
-        blockers = list(map(list, self._blockers))
+        blockers = self._blockers
         blocked: list[list[int]] = [[] for _ in range(self.count)]
         for after, before in enumerate(blockers):
             for one in before:
@@ -86,36 +93,75 @@ class Chains:
         return [(node, blockers[node]) for node in ready]
 
 
-def _blockers(program: Program) -> list[list[int]]:
+def _only_rank(lanes: Sequence[Lane]) -> int:
+    """The rank of all lanes; -1 for several, or none."""
+    found = {lane.rank for lane in lanes}
+    return found.pop() if len(found) == 1 else -1
+
+
+def _chained(blockers: Sequence[Sequence[int]], owner: Sequence[Hashable]) -> tuple[Integers, list[tuple[int, ...]]]:
+    """(by item, the number of its chain; by chain, the chains that block it).
+
+    An item joins the one before it of the same owner where it waits only for that one, and nobody else does.
+    """
+    blocks = [0] * len(blockers)
+    for before in blockers:
+        for one in before:
+            blocks[one] += 1
+    number = [-1] * len(blockers)
+    firsts: list[Sequence[int]] = []
+    """by chain, what blocks its first item: the others wait for each other"""
+    for item, before in enumerate(blockers):
+        if len(before) == 1 and before[0] < item and blocks[before[0]] == 1 and owner[item] == owner[before[0]]:
+            number[item] = number[before[0]]
+        else:
+            number[item] = len(firsts)
+            firsts.append(before)
+    return np.array(number, dtype=np.int64), [tuple(dict.fromkeys(number[one] for one in before)) for before in firsts]
+
+
+def _needed(blockers: Sequence[Sequence[int]], owner: Sequence[int]) -> list[Sequence[int]]:
+    """Blockers but for those that another one of the same owner waits for already."""
+    found = list(blockers)
+    for item, before in enumerate(blockers):
+        if len(before) > 1:
+            implied = {one for other in before if owner[other] == owner[item] for one in blockers[other] if owner[one] == owner[item]}
+            found[item] = tuple(one for one in before if one not in implied)
+    return found
+
+
+def _blockers(program: Program) -> list[tuple[int, ...]]:
     """By op, the ops that block it, but for those which an op of a common lane in between waits for already."""
     specs, spec = program.specs, program.spec
-    found: list[list[int]] = [[] for _ in spec]
+    found: list[tuple[int, ...]] = [()] * len(spec)
     for blocker, offsets in enumerate(program.successors):
         for offset in offsets:
-            found[blocker + offset].append(blocker)
+            found[blocker + offset] += (blocker,)
     last: dict[Lane, int] = {}
     for index, before in enumerate(found):
         lanes = specs[spec[index]].lanes
         if len(before) > 1:
             nearest = {last[lane] for lane in lanes if lane in last}
-            found[index] = [one for one in before if one in nearest or set(lanes).isdisjoint(specs[spec[one]].lanes)]
+            found[index] = tuple(one for one in before if one in nearest or set(lanes).isdisjoint(specs[spec[one]].lanes))
         for lane in lanes:
             last[lane] = index
     return found
 
 
-def ends(order: Sequence[tuple[int, Sequence[int]]], seconds: Floats, meetings: dict[int, Meeting]) -> Floats:
-    """When every node ends in every column of every run [s], written over how long each takes, shape (nodes, runs, columns)."""
+def ends(order: Sequence[tuple[int, Sequence[int]]], seconds: Sequence[Floats], replicas: Replicas | None = None) -> None:
+    """Write over how long every node takes [s], by node an array (runs, columns), when it ends. Without `replicas` columns are alike."""
     for node, blockers in order:
-        own = seconds[node]
-        meeting = meetings.get(node)
-        if len(blockers) == 1:
-            start = seconds[blockers[0]]
-        elif blockers:
-            start = np.maximum(seconds[blockers[0]], seconds[blockers[1]])
-            for blocker in blockers[2:]:
-                np.maximum(start, seconds[blocker], out=start)
-        else:
+        if not blockers:
             continue
-        own += start if meeting is None else meeting.begin(start)
-    return seconds
+        if replicas is None:
+            before = [seconds[one] for one in blockers]
+        else:
+            here, of = replicas.of[node], replicas.of
+            before = [seconds[one] if of[one] == here else replicas.seen(seconds[one], of[one], here) for one in blockers]
+        start = before[0]
+        if len(before) > 1:
+            start = np.maximum(start, before[1])
+            for one in before[2:]:
+                np.maximum(start, one, out=start)
+        own = seconds[node]
+        own += start if replicas is None else replicas.together(node, start)

@@ -56,6 +56,13 @@ class Kernels:
     memory: Floats
     """share of that in kernels that wait for HBM"""
 
+    @property
+    def felt(self) -> frozenset[str]:
+        """The causes that change them."""
+        if self.cause == "host":
+            return frozenset({"host"})
+        return frozenset({"kernel", "gpus", "slow_nodes", "step", *(["pause"] if self.on_compute else [])})
+
 
 @dataclass(frozen=True)
 class Transfers:
@@ -156,22 +163,26 @@ class OpFactors:
                     found.setdefault(column, {})[place] = None
         return found
 
-    def of_kernels(self, some: Kernels, disturbance: Disturbance, rows: slice) -> Floats:
-        """Factors, shape (columns, side by side, ops), of those of a lane in some of its rank's columns."""
-        members = self.members[some.rank][rows]
+    def of_kernels(self, some: Kernels, disturbance: Disturbance) -> Floats:
+        """Factors, shape (columns, side by side, ops), of those of a lane."""
+        members = self.members[some.rank]
         factors = np.ones((*members.shape, len(some.ops)))
+        if some.cause in disturbance.causes:
+            factors = self.jitter(some, disturbance, slice(None))
         if some.cause == "host":
-            if "host" in disturbance.causes:
-                for place in np.ndindex(members.shape):
-                    factors[place] = disturbance.jitter("host", (int(members[place]), some.lane, 0), len(some.ops))
             return factors
         if disturbance.ranks is not None:
             times = disturbance.ranks[members][..., None]
             factors *= (1.0 - some.memory) * times + some.memory * times**MEMORY_EXPONENT
-        if "kernel" in disturbance.causes:
-            for place in np.ndindex(members.shape):
-                factors[place] *= disturbance.jitter("kernel", (int(members[place]), some.lane, 0), len(some.ops))
         return factors * disturbance.step if disturbance.step != 1.0 else factors
+
+    def jitter(self, some: Kernels, disturbance: Disturbance, rows: slice) -> Floats:
+        """Those that each op draws, in some of its rank's columns."""
+        members = self.members[some.rank][rows]
+        factors = np.empty((*members.shape, len(some.ops)))
+        for place in np.ndindex(members.shape):
+            factors[place] = disturbance.jitter(some.cause, (int(members[place]), some.lane, 0), len(some.ops))
+        return factors
 
     def of_transfers(self, some: Transfers, disturbance: Disturbance) -> Floats:
         """Factors, shape (columns, ops): those of the slowest of the groups side by side."""
@@ -199,3 +210,13 @@ class Disturbance:
     def jitter(self, cause: str, place: Place, count: int) -> Floats:
         """See `Factors.jitter`."""
         return self.factors.jitter(self.run, cause, place, count)
+
+    def held_up(self, rank: int, starts: Floats, makespan: float) -> tuple[int, float] | None:
+        """Which of a rank's kernels, that begin at `starts`, a pause of its host holds up, and how long [s]; None: it does not pause."""
+        share = self.factors.pause(self.run, rank)
+        if share is None:
+            return None
+        moment = share * makespan
+        struck = min(int(np.searchsorted(starts, moment)), len(starts) - 1)
+        late = moment + self.factors.variability.pause - max(moment, float(starts[struck]))
+        return (struck, late) if late > 0 else None

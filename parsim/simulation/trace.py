@@ -37,7 +37,7 @@ class Trace:
     stretched: bool = False
     """kernels took longer than their durations because communication ran beside them"""
 
-    @property
+    @cached_property
     def makespan(self) -> float:
         """End of the last op [s]."""
         return max(self.end, default=0.0)

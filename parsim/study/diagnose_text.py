@@ -8,6 +8,7 @@ from typing import Any
 
 from parsim.report.quantities import seconds
 from parsim.report.table import Column, Content, Table
+from parsim.report.variability_text import left_out
 from parsim.scenario.scenario import flow
 from parsim.study.diagnose import Diagnosis, TriedCause
 from parsim.study.diagnose_causes import Cause, Setting, UncertainParameter
@@ -31,7 +32,7 @@ UNDECIDED = (
 
 def text(diagnosis: Diagnosis, evidence: Evidence | None = None, wires: NcclEvidence | None = None) -> str:
     """What `parsim diagnose` prints."""
-    lines = [diagnosis.question.scenario.name, *_gap(diagnosis, evidence), ""]
+    lines = [diagnosis.question.scenario.name, *_gap(diagnosis, evidence), *left_out(diagnosis.report.measured), ""]
     if evidence is not None:
         lines += [*_classes(evidence), "", *_attributed(evidence), ""]
     if wires is not None:

@@ -16,6 +16,7 @@ from parsim.report.measured import Assumption
 from parsim.report.quantities import gib, number, percent, points, seconds, time_unit
 from parsim.report.statement import money
 from parsim.report.table import Column, Table
+from parsim.report.variability_text import left_out
 from parsim.report.verdict import recipe, step_text
 from parsim.run import simulate
 from parsim.scenario.build import build
@@ -173,6 +174,7 @@ def _lines(explanation: Explanation, file: str) -> Iterator[str]:
     yield recipe(report.measured)
     yield ""
     yield fill(explanation.summary, width)
+    yield from left_out(report.measured)
     yield from _causes(explanation)
     yield from _what_ifs(explanation, file, width)
     if explanation.roofline is not None and explanation.roofline.points:

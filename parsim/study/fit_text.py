@@ -8,6 +8,7 @@ from typing import Any
 
 from parsim.report.measured import DeviceMemory, MemoryFacts, RankClass
 from parsim.report.report import Report
+from parsim.report.variability_text import left_out
 from parsim.study.fit import Alternative, Answer, Maximum, formulas
 from parsim.units import format_bytes, format_time
 
@@ -186,6 +187,7 @@ def _facts(answer: Answer) -> Iterator[str]:
     yield f"at checkpoint save   {format_bytes(memory.at_save_bytes or 0)} per GPU"
     yield f"host memory          {_host(memory)}"
     yield f"step                 {format_time(report.step_time)}"
+    yield from left_out(report.measured)
 
 
 def _host(memory: MemoryFacts) -> str:

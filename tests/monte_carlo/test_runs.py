@@ -40,7 +40,7 @@ def job(ranks: int = 2, **variability: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(("ranks", "expected"), [(2, 0.564190), (8, 1.423600)])
+@pytest.mark.parametrize(("ranks", "expected"), [(2, 0.564190), (8, 1.423600), (64, 2.343733)])
 def test_replicas_wait_for_the_slowest_of_a_cluster(ranks: int, expected: float) -> None:
     runs, spread = 400, 0.02
     varied = parsim.simulate(job(ranks, runs=runs, gpus={"spread": spread, "node_share": 0.0})).document()["variability"]
@@ -52,7 +52,8 @@ def test_replicas_wait_for_the_slowest_of_a_cluster(ranks: int, expected: float)
     assert step["interval_95"]["p95"][0] <= step["p95"] <= step["interval_95"]["p95"][1]
     by_hand = sorted(varied["sampled_s"])
     assert (step["p5"], step["p50"], step["p95"], step["p99"]) == tuple(by_hand[rank - 1] for rank in (20, 200, 380, 396))
-    assert sum(row["share"] for row in varied["slowest"]) == pytest.approx(1.0)
+    assert ranks > 8 or sum(row["share"] for row in varied["slowest"]) == pytest.approx(1.0)  # eight are named
+    assert {row["ranks"] for row in varied["slowest"]} <= set(map(str, range(ranks)))  # each a rank, not all that do the same
 
 
 def test_jitter_of_what_nobody_waits_for_changes_nothing() -> None:

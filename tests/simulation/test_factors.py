@@ -26,7 +26,8 @@ def longest(program, factors):
     seconds = np.zeros((chains.count, 1, 1))
     for op, factor in zip(program.ops, factors, strict=True):
         seconds[chains.node[op.index]] += op.duration * factor
-    return float(ends(chains.order(), seconds, {}).max())
+    ends(chains.order(), list(seconds))
+    return float(seconds.max())
 
 
 def slow_stage(order, stages, micro_batches, stage, factor):

@@ -29,8 +29,8 @@ from parsim.study.workers import Crew, at_work, crew, stamp
 
 _PROBE, _WORTHWHILE = 1.0, 8.0
 """how long this process tries alone, and how long the rest would have to take it for others to be asked [s]"""
-_TOGETHER = 20
-"""runs that are one array"""
+_TOGETHER = 150
+"""questions that are one array"""
 Watch = Callable[[Iterable[Any], int], Iterable[Any]]
 """is given the runs as they come and how many there will be; passes them on"""
 
@@ -141,21 +141,14 @@ class _Answers:
 
 
 class _RunQueue:
-    """The queue of runs, in their order; those with the same causes are answered together."""
+    """The queue of runs, in their order; those of one number share their draws, so that they are answered together."""
 
     def __init__(self, asked: Sequence[Question], job: Callable[[Sequence[Question]], Sequence[Sampled]], fewest: int) -> None:
-        groups: dict[tuple[str, ...], list[Question]] = {}
-        for one in asked:
-            groups.setdefault(one.causes, []).append(one)
-        self._groups = [iter(group) for group in groups.values()]
+        self._left = iter(sorted(asked, key=lambda one: one.number))
         self._job, self._fewest = job, fewest
 
     def take(self, sizes: Mapping[str, int]) -> list[Job[Question]]:
-        while self._groups:
-            if chunk := [Job("run", one) for one in islice(self._groups[0], max(self._fewest, sizes["run"]))]:
-                return chunk
-            del self._groups[0]
-        return []
+        return [Job("run", one) for one in islice(self._left, max(self._fewest, sizes["run"]))]
 
     def work(self, jobs: Sequence[Job[Question]]) -> Work:
         asked = [job.place for job in jobs]
