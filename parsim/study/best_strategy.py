@@ -118,7 +118,7 @@ class Plan:
         """The best beside the next best; None where there is none."""
         if self.runner_up is None:
             return None
-        return compare(self.scenario, self.with_strategy(self.runner_up), labels=("best", "runner-up"))
+        return compare(self.scenario, self.with_strategy(self.runner_up), labels=("best simulated", "next"))
 
 
 class _Over(Exception):  # noqa: N818 - no error

@@ -136,9 +136,10 @@ def test_fp8_is_that_of_the_recipes_library(recipe: str, config: dict[str, str])
 
 def test_every_family_has_the_class_of_its_layers() -> None:
     from parsim.interop.fsdp import LAYER_CLASSES
-    from parsim.model.families import FAMILIES
+    from parsim.model.families import FAMILIES, beside_weights
 
-    assert set(FAMILIES) - set(LAYER_CLASSES) == {"megatron-gpt"}
+    beside = {family.name for family in beside_weights.FAMILIES}  # their code names them
+    assert set(FAMILIES) - set(LAYER_CLASSES) == {"megatron-gpt", *beside}
     assert set(LAYER_CLASSES) <= set(FAMILIES)
 
 
