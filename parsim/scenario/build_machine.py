@@ -169,10 +169,6 @@ class MachineBuilder:
         uneven, economics = self.settings.variability, self.settings.economics
         watchdog = economics.recovery.hang_timeout
         found = self._try(lambda: faults_of(uneven.faults, uneven.slow, cluster, gpus, watchdog=watchdog)) or ()
-        if economics.horizon is not None and uneven.faults:
-            text = "not supported yet: faults at given moments of a training, from whose begin `at` counts with economics.horizon"
-            hint = "leave out economics.horizon for a step, or variability.faults for a training with random failures"
-            self._fail(ScenarioError, [Finding(text, "variability.faults", None, hint)])
         if found:
             self.assumptions += fault_assumptions(uneven.faults, found)
         return found

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from parsim.hardware.fabric.cluster import Cluster
     from parsim.model.model import Model
     from parsim.parallel.settings import DataParallel, Training
-    from parsim.simulation.training import Cause, InterruptedTraining, Policy
+    from parsim.simulation.interrupted import Cause, InterruptedTraining, Policy
 
 RESTARTS = {"restart": 300.0, "elastic": 300.0, "hot_spare": 120.0, "replica": 180.0}
 """policy -> from when a failure is noticed until training goes on [s]"""
@@ -257,7 +257,7 @@ def _restart(job: Job, found: Reliability) -> float:
 
 def _causes(job: Job, restart: float) -> tuple[Cause, ...]:
     """The causes with the rates of the whole job; one, called failure, where only mtbf_per_gpu is given."""
-    from parsim.simulation.training import Cause
+    from parsim.simulation.interrupted import Cause
 
     section, recovery = job.section, job.section.recovery
     memory = section.checkpoint.mode == "memory"
@@ -302,7 +302,7 @@ def _facts(job: Job, causes: tuple[Cause, ...], stall: float, lag: float) -> dic
 
 def _simulated(job: Job, causes: tuple[Cause, ...], facts: dict[str, Any], lag: float, found: Reliability) -> None:
     """What the simulation of the weeks needs."""
-    from parsim.simulation.training import InterruptedTraining
+    from parsim.simulation.interrupted import InterruptedTraining
 
     recovery, horizon = job.section.recovery, float(job.section.horizon or 0.0)
     pieces = (

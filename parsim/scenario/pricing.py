@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from parsim.model.model import Model
     from parsim.parallel.settings import DataParallel, Training
     from parsim.scenario.schema import ScenarioSchema
-    from parsim.simulation.training import InterruptedTraining
+    from parsim.simulation.interrupted import InterruptedTraining
 
 STALE = 90
 """days after which an example price is called old"""

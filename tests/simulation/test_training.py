@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from parsim import theory
 from parsim.simulation.failure_times import Strike, drawn
-from parsim.simulation.training import Cause, InterruptedTraining, TrainingRun, train
+from parsim.simulation.interrupted import Cause, InterruptedTraining, TrainingRun
+from parsim.simulation.training import train
 
 M = theory.observed_mtbf(54 * 24, 419)
 LONG = 3000 * M

@@ -253,6 +253,10 @@ class Cluster:
         block = self._block_of_node(node)
         return block.first_link + (node - block.first_node) * len(block.node.links)
 
+    def machine_of_link(self, number: int) -> int:
+        """Machine in which link `number` is; -1: between machines."""
+        return -1 if number >= self.first_fabric_link else self._local_link(number)[0]
+
     @property
     def network(self) -> Fabric:
         """The fabric of a cluster that has one."""
