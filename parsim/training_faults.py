@@ -89,7 +89,7 @@ class _Breaking:
             else:
                 self._link(broken, broken.fault)
             if len(self.rows) == before:
-                self._nothing(broken, "it acts on nothing")
+                self._nothing(broken, "it changes nothing: no transfer crosses it, or what it slows hides in what others take anyway")
         return BrokenTraining(tuple(self.given), self._paces(), tuple(self.rows), tuple(self.warnings))
 
     def _nothing(self, broken: Broken, why: str) -> None:

@@ -95,7 +95,7 @@ class Paths:
 
     def statement(self) -> Iterator[BillLine]:
         """The numbers as lines for people."""
-        rows = [
+        rows: list[tuple[str, str, Spread, Callable[[float], str]]] = [
             ("Goodput", "goodput", self.goodputs, lambda value: f"{points(value)} %"),
             ("Failures", "failures", Spread(tuple(float(row.failures) for row in self.rows), 0.0), number),
             ("Lost work", "lost_s", Spread(tuple(row.lost for row in self.rows), 0.0), seconds),

@@ -196,11 +196,12 @@ class _Job:
             if kind == "train" and self._rate <= 0.0:
                 happened = yield from self._pass("wait", self.paced, self.pace.cause)
             else:
+                lasts = left
                 if kind == "train":
-                    left = min(left, max(0.0, (self.training.work - self.work) / self._rate))
-                timer = self.clock.timeout(left)
-                changes = kind == "train" and self._may_change
-                happened = yield from self._pass(kind, timer | self.paced if changes else timer, self.pace.cause if kind == "train" else "")
+                    lasts = min(left, max(0.0, (self.training.work - self.work) / self._rate))
+                timer = self.clock.timeout(lasts)
+                until = timer | self.paced if kind == "train" and self._may_change else timer
+                happened = yield from self._pass(kind, until, self.pace.cause if kind == "train" else "")
                 if happened is None and timer.processed:
                     return None
                 left -= self.clock.now - began
