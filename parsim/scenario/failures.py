@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from math import fsum, inf, log
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -10,7 +11,7 @@ from parsim import units
 from parsim.errors import Finding
 from parsim.scenario.economics import EconomicsSection
 from parsim.scenario.precision import stored_bytes
-from parsim.scenario.reliability import FailureSection, StorageSection
+from parsim.scenario.reliability import FailureSection
 from parsim.scenario.software import Assumption
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ _COPY_SOURCE = "assumption: what one PCIe 4.0 x16 link carries to pinned host me
 RARE = 100
 _HOPELESS = log(RARE)
 """mean times between failures that pass without one once in so many times"""
+_SCALE = 1e12
+"""bytes of the checkpoint for which the way to storage is simulated: times are in proportion [B]"""
 MOST_PIECES = 1_000_000
 """of a timeline"""
 _WHOLE_COPIES = ("none", "ddp", "torch-data-parallel", "parameter-server", "hsdp")
@@ -42,13 +45,18 @@ class Job(NamedTuple):
     """What failures need to know of a job."""
 
     section: EconomicsSection
-    storage: StorageSection
     cluster: Cluster
-    gpus: int
+    placed: tuple[int, ...]
+    """GPU of each rank"""
     model: Model
     training: Training
     data: DataParallel
     seed: int
+
+    @property
+    def gpus(self) -> int:
+        """Ranks."""
+        return len(self.placed)
 
     @property
     def replicas(self) -> int:
@@ -160,22 +168,23 @@ def _contradictions(job: Job) -> list[Finding]:
 
 
 def storage_of(job: Job) -> float | None:
-    """Rate at which the job's machines write to storage [B/s], None where nobody says; the latency is in `_writing`."""
-    storage = _storage(job)
+    """Mean rate at which the job's machines write a checkpoint to storage [B/s], None where nobody says; without its latency."""
+    time = _to_storage(job)
+    return None if time is None else 1.0 / time if time else inf
+
+
+def _to_storage(job: Job) -> float | None:
+    """What every byte of a checkpoint takes, written by all machines at once, each with the share of its ranks [s/B]."""
+    from parsim.hardware.fabric.storage import storage_link, writing
+    from parsim.simulation.checkpoint_write import time_of
+
+    cluster, storage = job.cluster, job.cluster.storage
     if storage is None:
         return None
-    machines = -(-job.gpus // job.cluster.gpus_per_node)
-    return float(storage.rate(job.cluster, machines))
-
-
-def _storage(job: Job) -> Any:
-    from parsim.hardware.fabric.storage import Storage
-
-    own, known = job.storage, job.cluster.storage
-    stated = {key: value for key, value in own if value != "default"}
-    if known is None and not stated:
-        return None
-    return Storage(**({"bandwidth": inf} | ({} if known is None else vars(known)) | stated))
+    ranks = Counter(map(cluster.node_of, job.placed))
+    flows = writing(cluster, storage, {node: count / job.gpus * _SCALE for node, count in ranks.items()}).flows
+    into = storage_link(cluster)
+    return time_of(flows, lambda link: storage.bandwidth if link == into else cluster.capacity(link)) / _SCALE
 
 
 def checkpoint_bytes(model: Model, training: Training) -> int:
@@ -237,10 +246,10 @@ def _times(job: Job, size: float, found: Reliability) -> tuple[float, float]:
 
 def _writing(job: Job, size: float) -> float:
     """Time to write a checkpoint to storage [s]."""
-    bandwidth, storage = job.section.checkpoint.bandwidth, _storage(job)
+    bandwidth, storage = job.section.checkpoint.bandwidth, job.cluster.storage
     if bandwidth is not None:
         return size / bandwidth
-    return float(storage.latency + size / (storage_of(job) or inf))
+    return (0.0 if storage is None else storage.latency) + size / (storage_of(job) or inf)
 
 
 def _restart(job: Job, found: Reliability) -> float:
