@@ -10,6 +10,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
 
+from parsim.background_saves import with_saves
 from parsim.errors import Finding, InputError
 from parsim.faulted import faulted
 from parsim.kernel import Kernel
@@ -81,6 +82,7 @@ def _simulated(scenario: Scenario, *, unfolded: bool, repeat: Repeat | None, pla
     try:
         prepared = prepare(built, unfolded=unfolded or not built.report.fold)
         run = prepared.run()
+        weeks = None if built.weeks is None else with_saves(prepared, run.makespan, built.weeks)
         broken = broken_training(prepared, run.makespan, built.weeks) if built.faults and built.weeks is not None else None
         faults = faulted(prepared, run, partial(_measured, scenario)) if built.faults and built.weeks is None else None
     except InputError as error:
@@ -90,11 +92,11 @@ def _simulated(scenario: Scenario, *, unfolded: bool, repeat: Repeat | None, pla
         warnings = (*measured.warnings, *scenario.findings_at(faults.warnings))
         measured = replace(measured, faults=faults, warnings=warnings)
     runs = scenario.settings.variability.runs
-    if built.weeks is not None:
-        measured = replace(measured, weeks_runs=runs, play=play)
-    if broken is not None and built.weeks is not None:
+    if weeks is not None:
+        measured = replace(measured, weeks=weeks, weeks_runs=runs, play=play)
+    if broken is not None and weeks is not None:
         warnings = (*measured.warnings, *scenario.findings_at(broken.warnings))
-        measured = replace(measured, weeks=broken.of(built.weeks), weeks_faults=broken.faults, warnings=warnings)
+        measured = replace(measured, weeks=broken.of(weeks), weeks_faults=broken.faults, warnings=warnings)
     report = Report(measured)
     if runs == 1:
         return report

@@ -75,6 +75,8 @@ class TrainingWeeks:
             "seed": run.training.seed,
             "paths": None if self.paths is None else self.paths.document(),
             "faults": [one.document() for one in self.faults],
+            "lag_s": run.training.lag,
+            "writing_speed": run.training.writing_speed,
             "stretches": len(stretches),
             "timeline": rows(stretches),
         }

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from math import fsum, inf, log
+from dataclasses import dataclass, field, replace
+from math import fsum, log
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from weakref import WeakKeyDictionary
 
 from parsim import units
 from parsim.errors import Finding
@@ -100,7 +101,7 @@ def reliability(job: Job) -> Reliability:
 def _lacking(job: Job) -> list[str]:
     section, point = job.section, job.section.checkpoint
     lacking = ["mtbf_per_gpu"] if section.mtbf_per_gpu is None and not section.failures else []
-    known = point.bandwidth is not None or storage_of(job) is not None
+    known = point.bandwidth is not None or job.cluster.storage is not None
     known = known or (point.stall is not None if point.mode == "sync" else point.lag != "auto")
     return lacking + ([] if known else ["checkpoint_time (or checkpoint_bandwidth)"])
 
@@ -167,24 +168,26 @@ def _contradictions(job: Job) -> list[Finding]:
     return findings
 
 
-def storage_of(job: Job) -> float | None:
-    """Mean rate at which the job's machines write a checkpoint to storage [B/s], None where nobody says; without its latency."""
-    time = _to_storage(job)
-    return None if time is None else 1.0 / time if time else inf
+_TO_STORAGE: WeakKeyDictionary[Cluster, dict[tuple[Any, tuple[int, ...]], float]] = WeakKeyDictionary()
+"""by storage and GPUs"""
 
 
-def _to_storage(job: Job) -> float | None:
-    """What every byte of a checkpoint takes, written by all machines at once, each with the share of its ranks [s/B]."""
+def _to_storage(job: Job) -> float:
+    """What every byte of a checkpoint takes, written by all machines at once, each with the share of its ranks [s/B]; 0: nobody says."""
     from parsim.hardware.fabric.storage import storage_link, writing
     from parsim.simulation.checkpoint_write import time_of
 
     cluster, storage = job.cluster, job.cluster.storage
     if storage is None:
-        return None
-    ranks = Counter(map(cluster.node_of, job.placed))
-    flows = writing(cluster, storage, {node: count / job.gpus * _SCALE for node, count in ranks.items()}).flows
-    into = storage_link(cluster)
-    return time_of(flows, lambda link: storage.bandwidth if link == into else cluster.capacity(link)) / _SCALE
+        return 0.0
+    known = _TO_STORAGE.setdefault(cluster, {})
+    if (storage, job.placed) not in known:
+        ranks = Counter(map(cluster.node_of, job.placed))
+        flows = writing(cluster, storage, {node: count / job.gpus * _SCALE for node, count in ranks.items()}).flows
+        into = storage_link(cluster)
+        time = time_of(flows, lambda link: storage.bandwidth if link == into else cluster.capacity(link))
+        known[storage, job.placed] = time / _SCALE
+    return known[storage, job.placed]
 
 
 def checkpoint_bytes(model: Model, training: Training) -> int:
@@ -228,6 +231,8 @@ def _resolve(job: Job, found: Reliability) -> None:
     found.failures = facts
     if section.horizon is not None:
         _simulated(job, causes, facts, lag, found)
+        if found.training is not None and size:
+            found.training = replace(found.training, bytes=float(size))
 
 
 def _times(job: Job, size: float, found: Reliability) -> tuple[float, float]:
@@ -249,7 +254,7 @@ def _writing(job: Job, size: float) -> float:
     bandwidth, storage = job.section.checkpoint.bandwidth, job.cluster.storage
     if bandwidth is not None:
         return size / bandwidth
-    return (0.0 if storage is None else storage.latency) + size / (storage_of(job) or inf)
+    return (0.0 if storage is None else storage.latency) + size * _to_storage(job)
 
 
 def _restart(job: Job, found: Reliability) -> float:

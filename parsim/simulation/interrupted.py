@@ -81,6 +81,8 @@ class InterruptedTraining:
     """failures that strike in every path, beside those that are drawn"""
     paces: tuple[Pace, ...] = ()
     """ascending in time; before the first training goes at its full speed"""
+    bytes: float = 0.0
+    """of a checkpoint [B]; 0: nobody says"""
     writing_speed: float = 1.0
     """work per time while a checkpoint is written in the background"""
 

@@ -91,6 +91,17 @@ def writing(cluster: Cluster, storage: Storage, volumes: Mapping[int, float]) ->
     return Writing(tuple(flows), storage.latency)
 
 
+def written_links(cluster: Cluster, volumes: Mapping[int, float]) -> dict[int, tuple[float, int]]:
+    """Link -> (what crosses it [B], how many flows) of all links that machines write over, the storage's aside."""
+    found: dict[int, tuple[float, int]] = {}
+    for node, volume in volumes.items():
+        for cable, above, share, _ in _ways(cluster, Storage(inf), node, volume):
+            for link in (cable, *above) if cable >= 0 else above:
+                size, count = found.get(link, (0.0, 0))
+                found[link] = (size + share, count + 1)
+    return found
+
+
 def _ways(cluster: Cluster, storage: Storage, node: int, volume: float) -> list[tuple[int, tuple[int, ...], float, float]]:
     """Of every NIC of a machine: its cable (-1: none), the links above, what goes over it [B], and how fast at most [B/s]."""
     from parsim.hardware.fabric.switches import Port
