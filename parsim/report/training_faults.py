@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from parsim.report.quantities import percent, seconds
@@ -24,6 +24,10 @@ class TrainingFault:
     """of a step while it lasts, by itself [s]; None where no step is done"""
     speed: float | None = None
     """work per time while it lasts, of that without it"""
+
+    def within(self, wall: float) -> TrainingFault:
+        """The same in a training that is over after `wall` [s]."""
+        return self if self.begin < wall else replace(self, effect="nothing", step_time=None, speed=None)
 
     def document(self) -> dict[str, Any]:
         """A row of ``training_run.faults``."""

@@ -160,4 +160,5 @@ def played(
     `work` [s]: its length without failures, None where it is unknown.
     """
     whole = replace(training, interval=failures.interval, work=inf if work is None else work)
-    return TrainingWeeks(train(whole), failures, gpus, count, play or sample_paths, faults)
+    run = train(whole)
+    return TrainingWeeks(run, failures, gpus, count, play or sample_paths, tuple(fault.within(run.wall) for fault in faults))

@@ -119,6 +119,8 @@ def test_what_acts_on_nothing_is_said() -> None:
     said = [finding.message for finding in report.warnings]
     assert any("begins after economics.horizon" in one for one in said)
     assert any("changes nothing" in one for one in said)
+    done = simulate(tree({"rank": 1, "at": "3 d"}), "training.tokens=5M").document()["training_run"]
+    assert (done["wall_s"] < DAY, done["failures"], done["faults"][0]["effect"]) == (True, 0, "nothing")
 
 
 @pytest.mark.parametrize(
