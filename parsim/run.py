@@ -10,6 +10,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
 
+from parsim.background_saves import with_saves
 from parsim.errors import Finding, InputError
 from parsim.faulted import faulted
 from parsim.kernel import Kernel
@@ -27,6 +28,7 @@ from parsim.report.report import Report
 from parsim.report.simulated import Run
 from parsim.report.steady import steady_period
 from parsim.report.timeline import Timeline
+from parsim.report.training_paths import Player
 from parsim.report.variability import RunStatistics
 from parsim.report.wiring import wiring_of
 from parsim.scenario.build import build
@@ -38,6 +40,7 @@ from parsim.scenario.scenario import Scenario, place_texts
 from parsim.simulation.engine import collector_paused
 from parsim.simulation.periods import period_of
 from parsim.theory.pipeline import bubble_fraction
+from parsim.training_faults import broken_training
 
 
 def simulate(
@@ -56,10 +59,13 @@ Repeat = Callable[[Prepared, float], RunStatistics | None]
 """makes the runs of a step that takes so long undisturbed [s]; None: nothing varies"""
 
 
-def reported(scenario: Scenario, *, unfolded: bool = False, repeat: Repeat | None = None) -> Report:
-    """The report of a scenario that is loaded; `repeat` makes the runs where it asks for several, else they are made in this process."""
+def reported(scenario: Scenario, *, unfolded: bool = False, repeat: Repeat | None = None, play: Player | None = None) -> Report:
+    """The report of a scenario that is loaded.
+
+    `repeat` makes the runs where it asks for several, and `play` sample paths of its training; else both are made in this process.
+    """
     with collector_paused():
-        return _simulated(scenario, unfolded=unfolded, repeat=repeat)
+        return _simulated(scenario, unfolded=unfolded, repeat=repeat, play=play)
 
 
 def _loaded(scenario: Scenario | str | Path | Mapping[str, Any], overrides: Sequence[str], *, trust_code: bool) -> Scenario:
@@ -70,26 +76,37 @@ def _loaded(scenario: Scenario | str | Path | Mapping[str, Any], overrides: Sequ
     return scenario.with_overrides(*overrides) if overrides else scenario
 
 
-def _simulated(scenario: Scenario, *, unfolded: bool, repeat: Repeat | None) -> Report:
+def _simulated(scenario: Scenario, *, unfolded: bool, repeat: Repeat | None, play: Player | None) -> Report:
     built = build(scenario)
     began = perf_counter()
     try:
         prepared = prepare(built, unfolded=unfolded or not built.report.fold)
         run = prepared.run()
-        faults = faulted(prepared, run, partial(_measured, scenario)) if built.faults else None
+        weeks = None if built.weeks is None else with_saves(prepared, run.makespan, built.weeks)
+        broken = broken_training(prepared, run.makespan, built.weeks) if built.faults and built.weeks is not None else None
+        faults = faulted(prepared, run, partial(_measured, scenario)) if built.faults and built.weeks is None else None
     except InputError as error:
         raise type(error)(scenario.findings_at(map(_in_scenario, error.findings))) from None
     measured = _measured(scenario, built, replace(run, wall=perf_counter() - began))
     if faults is not None:
         warnings = (*measured.warnings, *scenario.findings_at(faults.warnings))
         measured = replace(measured, faults=faults, warnings=warnings)
+    runs = scenario.settings.variability.runs
+    if weeks is not None:
+        measured = replace(measured, weeks=weeks, weeks_runs=runs, play=play)
+    if broken is not None and weeks is not None:
+        warnings = (*measured.warnings, *scenario.findings_at(broken.warnings))
+        measured = replace(measured, weeks=broken.of(weeks), weeks_faults=broken.faults, warnings=warnings)
     report = Report(measured)
-    if scenario.settings.variability.runs == 1:
+    if runs == 1:
         return report
     try:
-        return _repeated(report, prepared, repeat)
+        report = _repeated(report, prepared, repeat)
     except InputError as error:
         raise type(error)(scenario.findings_at(map(_in_scenario, error.findings))) from None
+    if report.training_run is not None:
+        report.training_run.paths  # noqa: B018 - played here, where those are who play them
+    return report
 
 
 def _measured(scenario: Scenario, built: Built, run: Run) -> Measured:
@@ -124,6 +141,8 @@ def _repeated(report: Report, prepared: Prepared, repeat: Repeat | None) -> Repo
 
     measured = report.measured
     found = (repeat or repeated)(prepared, report.step_time)
+    if found is None and measured.weeks is not None:  # the runs are of the training
+        return report
     if found is None:
         return Report(replace(measured, warnings=(*measured.warnings, NOTHING)))
     return Report(replace(measured, variability=found, confidence=measured.confidence.disturbed()))

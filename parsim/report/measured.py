@@ -24,13 +24,15 @@ from parsim.report.experts import ExpertFacts
 from parsim.report.faults import Faults
 from parsim.report.local_steps import LocalSteps
 from parsim.report.steady import SteadyWindow
+from parsim.report.training_faults import TrainingFault
 from parsim.report.variability import RunStatistics
 from parsim.report.wiring import Wiring
 from parsim.simulation.replay import Mode
 from parsim.simulation.trace import Trace
 
 if TYPE_CHECKING:
-    from parsim.simulation.training import InterruptedTraining
+    from parsim.report.training_paths import Player
+    from parsim.simulation.interrupted import InterruptedTraining
 
 CATEGORIES = (
     "context",
@@ -394,6 +396,12 @@ class Measured:
     """prices, power and failures; None: nobody asked"""
     weeks: InterruptedTraining | None = None
     """the training with its failures, to be simulated; None: no horizon"""
+    weeks_runs: int = 1
+    """how many sample paths of it are played"""
+    weeks_faults: tuple[TrainingFault, ...] = ()
+    """what breaks in it at given moments"""
+    play: Player | None = None
+    """plays the paths; None: this process"""
     profiled: Profiled = field(default_factory=Profiled)
     faults: Faults | None = None
     """what breaks during the step, and what comes of it; None: nothing"""

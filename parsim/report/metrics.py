@@ -193,7 +193,11 @@ class Metrics:
         from parsim.report.training_run import played
 
         work = None if bill.economics.steps is None else bill.economics.steps * self.step_time
-        return played(weeks, bill.economics.failures, self.measured.ranks.total, work)
+        measured = self.measured
+        return played(
+            weeks, bill.economics.failures, measured.ranks.total, work, count=measured.weeks_runs, play=measured.play,
+            faults=measured.weeks_faults,
+        )  # fmt: skip
 
     @cached_property
     def estimate(self) -> Estimate:

@@ -155,6 +155,10 @@ def _weeks(report: Metrics) -> Iterator[RenderableType]:
         return
     columns = (Column("", align="left"), Column(""), Column("", align="left"))
     yield _shown(Table(columns, [[line.title, line.text, line.note] for line in weeks.statement()], weeks.title))
+    for fault in weeks.faults:
+        yield _text(fault.line())
+    if weeks.paths is not None:
+        yield _shown(Table(columns, [[line.title, line.text, line.note] for line in weeks.paths.statement()], weeks.paths.title))
 
 
 def _shown(table: Table) -> RenderableType:

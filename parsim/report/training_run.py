@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 from typing import Any, NamedTuple
 
 from parsim.report.goodput import Failures
 from parsim.report.quantities import number, percent, points, seconds
 from parsim.report.statement import BillLine
-from parsim.simulation.training import InterruptedTraining, Piece, TrainingRun, train
+from parsim.report.stretches import merged, rows
+from parsim.report.training_faults import TrainingFault
+from parsim.report.training_paths import Paths, Player, sample_path, sample_paths
+from parsim.simulation.interrupted import InterruptedTraining, Piece, TrainingRun
+from parsim.simulation.training import train
 
 KINDS = ("train", "save", "lost", "detect", "restart", "wait")
 """what a stretch of wall time may be"""
@@ -36,10 +41,24 @@ class TrainingWeeks:
     run: TrainingRun
     failures: Failures
     gpus: int
+    count: int = 1
+    """paths that are asked for; this is the first"""
+    play: Player = sample_paths
+    """plays the others"""
+    faults: tuple[TrainingFault, ...] = ()
+    """what breaks at given moments"""
+
+    @cached_property
+    def paths(self) -> Paths | None:
+        """All that are asked for, played when somebody looks; None: this one is all."""
+        if self.count < 2:
+            return None
+        others = self.play(self.run.training, range(1, self.count))
+        return Paths((sample_path(self.run), *others), self.failures.goodput)
 
     def document(self) -> dict[str, Any]:
         """The report's ``training_run``."""
-        run = self.run
+        run, stretches = self.run, self.timeline()
         return {
             "wall_s": run.wall,
             "useful_s": run.work,
@@ -54,7 +73,12 @@ class TrainingWeeks:
             "machines_in_repair": self.failures.in_repair if self.pooled else None,
             "spares_99": self.failures.spares_for(CONFIDENCE) if self.pooled else None,
             "seed": run.training.seed,
-            "timeline": [{"from_s": one.begin, "to_s": one.end, "kind": one.kind, "cause": one.cause or None} for one in self.timeline()],
+            "paths": None if self.paths is None else self.paths.document(),
+            "faults": [one.document() for one in self.faults],
+            "lag_s": run.training.lag,
+            "writing_speed": run.training.writing_speed,
+            "stretches": len(stretches),
+            "timeline": rows(stretches),
         }
 
     @property
@@ -62,18 +86,9 @@ class TrainingWeeks:
         """Whether machines are away while they are repaired."""
         return self.failures.repair > 0.0
 
-    def timeline(self) -> Iterator[Piece]:
+    def timeline(self) -> list[Piece]:
         """Stretches of one kind and cause, which follow each other."""
-        last: Piece | None = None
-        for piece in self.run.pieces:
-            if last is not None and (last.kind, last.cause) == (piece.kind, piece.cause):
-                last = replace(last, end=piece.end)
-                continue
-            if last is not None:
-                yield last
-            last = piece
-        if last is not None:
-            yield last
+        return merged(self.run.pieces)
 
     def by_interval(self) -> list[CurvePoint]:
         """Expected goodput against the time between checkpoints [s], around the best one and the job's own."""
@@ -130,7 +145,20 @@ class TrainingWeeks:
         return f"{seconds(self.run.wall)} of training with failures, one sample path (seed {self.run.training.seed})"
 
 
-def played(training: InterruptedTraining, failures: Failures, gpus: int, work: float | None) -> TrainingWeeks:
-    """Play a training through; `work` [s]: its length without failures, None where it is unknown."""
+def played(
+    training: InterruptedTraining,
+    failures: Failures,
+    gpus: int,
+    work: float | None,
+    *,
+    count: int = 1,
+    play: Player | None = None,
+    faults: tuple[TrainingFault, ...] = (),
+) -> TrainingWeeks:
+    """Play a training through, and have `play` play the others of `count` paths.
+
+    `work` [s]: its length without failures, None where it is unknown.
+    """
     whole = replace(training, interval=failures.interval, work=inf if work is None else work)
-    return TrainingWeeks(train(whole), failures, gpus)
+    run = train(whole)
+    return TrainingWeeks(run, failures, gpus, count, play or sample_paths, tuple(fault.within(run.wall) for fault in faults))

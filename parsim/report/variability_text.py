@@ -109,6 +109,6 @@ def difference(spread: Spread, against: float) -> str:
     return f"{100 * spread.mean / against:+.2f} %" + (f" ({low} to {high})" if ends is not None else "")
 
 
-def beyond(far: list[float]) -> str:
+def beyond(far: list[float], write: Callable[[float], str] = seconds) -> str:
     """``2 more up to 290 ms``: runs that a histogram leaves out; empty for none."""
-    return f"{len(far):,} more, {seconds(far[0])} to {seconds(far[-1])}" if len(far) > 1 else f"1 more, {seconds(far[0])}" if far else ""
+    return f"{len(far):,} more, {write(far[0])} to {write(far[-1])}" if len(far) > 1 else f"1 more, {write(far[0])}" if far else ""

@@ -111,6 +111,14 @@ class MachineBuilder:
         if isinstance(section.topology, Mapping):
             self.warnings += oversold_warning(section.topology, relative)
         self._host_links(cluster, {**(tree.get("links") or {}), **(section.set.get("links") or {})})
+        return self._with_storage(cluster)
+
+    def _with_storage(self, cluster: Cluster) -> Cluster:
+        """The cluster with the storage of the topology under what the scenario states of it."""
+        from parsim.hardware.fabric.storage import stated_storage
+
+        stated = {key: value for key, value in self.settings.cluster.storage if value != "default"}
+        cluster.storage = stated_storage(cluster.storage, stated)
         return cluster
 
     def _cluster_of_groups(self) -> Cluster:
@@ -130,7 +138,7 @@ class MachineBuilder:
             raise TopologyError(machine_findings(error.findings, section, {}, self.devices)) from None
         self.warnings += [Finding(str(warning.message), "cluster.nodes") for warning in caught]
         self._host_links(cluster, section.set.get("links") or {})
-        return cluster
+        return self._with_storage(cluster)
 
     def _host_links(self, cluster: Cluster, stated: Mapping[str, Any]) -> None:
         """Record the standard speeds of host memory and drives where something is offloaded to them and nobody stated any."""
@@ -169,10 +177,6 @@ class MachineBuilder:
         uneven, economics = self.settings.variability, self.settings.economics
         watchdog = economics.recovery.hang_timeout
         found = self._try(lambda: faults_of(uneven.faults, uneven.slow, cluster, gpus, watchdog=watchdog)) or ()
-        if economics.horizon is not None and uneven.faults:
-            text = "not supported yet: faults at given moments of a training, from whose begin `at` counts with economics.horizon"
-            hint = "leave out economics.horizon for a step, or variability.faults for a training with random failures"
-            self._fail(ScenarioError, [Finding(text, "variability.faults", None, hint)])
         if found:
             self.assumptions += fault_assumptions(uneven.faults, found)
         return found

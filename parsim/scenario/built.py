@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from parsim.hardware.transfers import Background
     from parsim.model.model import Model
     from parsim.scenario.scenario import Scenario
-    from parsim.simulation.training import InterruptedTraining
+    from parsim.simulation.interrupted import InterruptedTraining
     from parsim.variability import Variability
 
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from math import fsum, inf, log
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from math import fsum, log
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from weakref import WeakKeyDictionary
 
 from parsim import units
 from parsim.errors import Finding
 from parsim.scenario.economics import EconomicsSection
 from parsim.scenario.precision import stored_bytes
-from parsim.scenario.reliability import FailureSection, StorageSection
+from parsim.scenario.reliability import FailureSection
 from parsim.scenario.software import Assumption
 
 if TYPE_CHECKING:
     from parsim.hardware.fabric.cluster import Cluster
     from parsim.model.model import Model
     from parsim.parallel.settings import DataParallel, Training
-    from parsim.simulation.training import Cause, InterruptedTraining, Policy
+    from parsim.simulation.interrupted import Cause, InterruptedTraining, Policy
 
 RESTARTS = {"restart": 300.0, "elastic": 300.0, "hot_spare": 120.0, "replica": 180.0}
 """policy -> from when a failure is noticed until training goes on [s]"""
@@ -32,6 +34,8 @@ _COPY_SOURCE = "assumption: what one PCIe 4.0 x16 link carries to pinned host me
 RARE = 100
 _HOPELESS = log(RARE)
 """mean times between failures that pass without one once in so many times"""
+_SCALE = 1e12
+"""bytes of the checkpoint for which the way to storage is simulated: times are in proportion [B]"""
 MOST_PIECES = 1_000_000
 """of a timeline"""
 _WHOLE_COPIES = ("none", "ddp", "torch-data-parallel", "parameter-server", "hsdp")
@@ -42,13 +46,18 @@ class Job(NamedTuple):
     """What failures need to know of a job."""
 
     section: EconomicsSection
-    storage: StorageSection
     cluster: Cluster
-    gpus: int
+    placed: tuple[int, ...]
+    """GPU of each rank"""
     model: Model
     training: Training
     data: DataParallel
     seed: int
+
+    @property
+    def gpus(self) -> int:
+        """Ranks."""
+        return len(self.placed)
 
     @property
     def replicas(self) -> int:
@@ -92,7 +101,7 @@ def reliability(job: Job) -> Reliability:
 def _lacking(job: Job) -> list[str]:
     section, point = job.section, job.section.checkpoint
     lacking = ["mtbf_per_gpu"] if section.mtbf_per_gpu is None and not section.failures else []
-    known = point.bandwidth is not None or storage_of(job) is not None
+    known = point.bandwidth is not None or job.cluster.storage is not None
     known = known or (point.stall is not None if point.mode == "sync" else point.lag != "auto")
     return lacking + ([] if known else ["checkpoint_time (or checkpoint_bandwidth)"])
 
@@ -159,23 +168,26 @@ def _contradictions(job: Job) -> list[Finding]:
     return findings
 
 
-def storage_of(job: Job) -> float | None:
-    """Rate at which the job's machines write to storage [B/s], None where nobody says; the latency is in `_writing`."""
-    storage = _storage(job)
+_TO_STORAGE: WeakKeyDictionary[Cluster, dict[tuple[Any, tuple[int, ...]], float]] = WeakKeyDictionary()
+"""by storage and GPUs"""
+
+
+def _to_storage(job: Job) -> float:
+    """What every byte of a checkpoint takes, written by all machines at once, each with the share of its ranks [s/B]; 0: nobody says."""
+    from parsim.hardware.fabric.storage import storage_link, writing
+    from parsim.simulation.checkpoint_write import time_of
+
+    cluster, storage = job.cluster, job.cluster.storage
     if storage is None:
-        return None
-    machines = -(-job.gpus // job.cluster.gpus_per_node)
-    return float(storage.rate(job.cluster, machines))
-
-
-def _storage(job: Job) -> Any:
-    from parsim.hardware.fabric.storage import Storage
-
-    own, known = job.storage, job.cluster.storage
-    stated = {key: value for key, value in own if value != "default"}
-    if known is None and not stated:
-        return None
-    return Storage(**({"bandwidth": inf} | ({} if known is None else vars(known)) | stated))
+        return 0.0
+    known = _TO_STORAGE.setdefault(cluster, {})
+    if (storage, job.placed) not in known:
+        ranks = Counter(map(cluster.node_of, job.placed))
+        flows = writing(cluster, storage, {node: count / job.gpus * _SCALE for node, count in ranks.items()}).flows
+        into = storage_link(cluster)
+        time = time_of(flows, lambda link: storage.bandwidth if link == into else cluster.capacity(link))
+        known[storage, job.placed] = time / _SCALE
+    return known[storage, job.placed]
 
 
 def checkpoint_bytes(model: Model, training: Training) -> int:
@@ -219,6 +231,8 @@ def _resolve(job: Job, found: Reliability) -> None:
     found.failures = facts
     if section.horizon is not None:
         _simulated(job, causes, facts, lag, found)
+        if found.training is not None and size:
+            found.training = replace(found.training, bytes=float(size))
 
 
 def _times(job: Job, size: float, found: Reliability) -> tuple[float, float]:
@@ -237,10 +251,10 @@ def _times(job: Job, size: float, found: Reliability) -> tuple[float, float]:
 
 def _writing(job: Job, size: float) -> float:
     """Time to write a checkpoint to storage [s]."""
-    bandwidth, storage = job.section.checkpoint.bandwidth, _storage(job)
+    bandwidth, storage = job.section.checkpoint.bandwidth, job.cluster.storage
     if bandwidth is not None:
         return size / bandwidth
-    return float(storage.latency + size / (storage_of(job) or inf))
+    return (0.0 if storage is None else storage.latency) + size * _to_storage(job)
 
 
 def _restart(job: Job, found: Reliability) -> float:
@@ -257,7 +271,7 @@ def _restart(job: Job, found: Reliability) -> float:
 
 def _causes(job: Job, restart: float) -> tuple[Cause, ...]:
     """The causes with the rates of the whole job; one, called failure, where only mtbf_per_gpu is given."""
-    from parsim.simulation.training import Cause
+    from parsim.simulation.interrupted import Cause
 
     section, recovery = job.section, job.section.recovery
     memory = section.checkpoint.mode == "memory"
@@ -302,7 +316,7 @@ def _facts(job: Job, causes: tuple[Cause, ...], stall: float, lag: float) -> dic
 
 def _simulated(job: Job, causes: tuple[Cause, ...], facts: dict[str, Any], lag: float, found: Reliability) -> None:
     """What the simulation of the weeks needs."""
-    from parsim.simulation.training import InterruptedTraining
+    from parsim.simulation.interrupted import InterruptedTraining
 
     recovery, horizon = job.section.recovery, float(job.section.horizon or 0.0)
     pieces = (

@@ -66,7 +66,7 @@ class FaultSection(Section):
     node: Annotated[Any, Whole(0, 10**6, optional=True)] = None
     """all ranks of a machine"""
     at: Annotated[float, _TIME]
-    """when it happens, from the begin of the step on"""
+    """when it happens, from the begin of the step on; with economics.horizon, from that of the training"""
     until: Annotated[Any, _OPTIONAL_TIME] = None
     """of links and NICs: when it is over; left out: not within the step"""
     bandwidth: Annotated[Any, LessKind()] = None
@@ -79,6 +79,9 @@ class FaultSection(Section):
     give_up: Annotated[Any, _AUTO_TIME] = "auto"
     """how long a transfer waits for what is down; auto = InfiniBand's retries as NCCL sets them, 30.06 s, or the watchdog of collectives
     where nothing retries; 0 s with a fallback: `at` is when it has taken over"""
+    retry: Annotated[Any, _AUTO_TIME] = "0 s"
+    """of links and NICs that are down and come back: after how long, again and again, a transfer that waits tries anew; auto =
+    InfiniBand's timer as NCCL sets it, 4.29 s, or 0 s where nothing retries; 0 s: it goes on at once"""
     kind: Annotated[str, Choice(("crash", "hang"))] = "crash"
     """of ranks: crash = the process dies; hang = it never arrives"""
     detect: Annotated[Any, _AUTO_TIME] = "auto"
@@ -94,7 +97,7 @@ class FaultSection(Section):
         given = [name for name in ("link", "nic", "rank", "node") if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError("exactly one of link, nic, rank and node; for example {nic: node3/nic2, at: 5 s, down: true}")
-        wires = {"until", "bandwidth", "down", "fallback", "give_up"}
+        wires = {"until", "bandwidth", "down", "fallback", "give_up", "retry"}
         outside = self.model_fields_set & ({"kind", "detect"} if given[0] in ("link", "nic") else wires)
         if outside:
             raise ValueError(f"{', '.join(sorted(outside))} says nothing about a {given[0]}; leave it out")
@@ -110,5 +113,7 @@ class FaultSection(Section):
             raise ValueError("a fallback is for a NIC that is down; leave it out")
         if "give_up" in self.model_fields_set and not nothing:
             raise ValueError("what still moves is not given up; leave give_up out")
+        if "retry" in self.model_fields_set and (not nothing or self.until is None):
+            raise ValueError("nothing is tried anew where something still moves, or does not come back (until); leave retry out")
         if self.until is not None and self.until <= self.at:
             raise ValueError(f"it is over (until, {self.until:g} s) before it happens (at, {self.at:g} s)")

@@ -135,7 +135,19 @@ def _link_fault(section: FaultSection, cluster: Cluster, known: NamedLinks, watc
     give_up = section.give_up
     if give_up == "auto":
         give_up = 0.0 if fallback else GIVE_UP if all(_retries(cluster, link) for link in links) else watchdog
-    return LinkFault(name, capacities, section.at, inf if section.until is None else section.until, give_up, fallback)
+    end = inf if section.until is None else section.until
+    retry = section.retry
+    if retry == "auto":
+        retry = RETRY_TIMER if all(_retries(cluster, link) for link in links) else 0.0
+    return LinkFault(name, capacities, section.at, end, give_up, fallback, retry, _machine(section, cluster, known, links))
+
+
+def _machine(section: FaultSection, cluster: Cluster, known: NamedLinks, links: Sequence[int]) -> int:
+    """The machine with which a NIC or a link goes; -1: none."""
+    if section.nic is not None:
+        return known.nic(section.nic).node
+    nodes = {cluster.machine_of_link(link) for link in links}
+    return nodes.pop() if len(nodes) == 1 else -1
 
 
 def _left(section: FaultSection, capacity: float) -> float:

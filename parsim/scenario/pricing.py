@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from parsim.model.model import Model
     from parsim.parallel.settings import DataParallel, Training
     from parsim.scenario.schema import ScenarioSchema
-    from parsim.simulation.training import InterruptedTraining
+    from parsim.simulation.interrupted import InterruptedTraining
 
 STALE = 90
 """days after which an example price is called old"""
@@ -75,7 +75,7 @@ def pricing(
         result.warnings.append(Finding(text, "cluster.gpus", len(gpus), _busier(cluster, gpus, training, data.size)))
     facts |= _prices(section, cluster, result, reasons)
     facts["power"] = _power(section, cluster, gpus, result, reasons)
-    job = Job(section, settings.cluster.storage, cluster, len(gpus), model, training, data, settings.variability.seed)
+    job = Job(section, cluster, gpus, model, training, data, settings.variability.seed)
     found = reliability(job)
     if found.reason:
         reasons["goodput"] = found.reason

@@ -117,20 +117,23 @@ class Breaking:
             yield env.timeout(fault.begin)
             self._set(run, fault, changed)
             back = env.timeout(fault.end - env.now) if fault.end < inf else env.event()
-            if any(not capacity for _, capacity in changed) and fault.give_up < inf:
+            if any(not capacity for _, capacity in changed) and (fault.give_up < inf or fault.retry):
                 if fault.give_up:
                     waited = run.until_waited_for(link for link, capacity in changed if not capacity)
                     yield waited | back
-                    if not back.processed:
-                        yield env.timeout(fault.give_up) | back
                 if not back.processed:
-                    if not fault.fallback:
-                        why = f"{fault.name}: a transfer has waited {format_time(fault.give_up)} for it and is given up"
-                        self.failures.append(Failure(env.now, why))
-                        run.stop()
-                        return
-                    changed = self._known((*((link, self.capacity(link)) for link, _ in changed), *fault.fallback))
-                    self._set(run, fault, changed)
+                    wait = fault.waits(env.now) - env.now
+                    if wait <= fault.give_up:  # whoever waits goes on when it tries again, at the earliest when the link is back
+                        yield back if not fault.retry else env.timeout(wait)
+                    else:
+                        yield env.timeout(fault.give_up)
+                        if not fault.fallback:
+                            why = f"{fault.name}: a transfer has waited {format_time(fault.give_up)} for it and is given up"
+                            self.failures.append(Failure(env.now, why))
+                            run.stop()
+                            return
+                        changed = self._known((*((link, self.capacity(link)) for link, _ in changed), *fault.fallback))
+                        self._set(run, fault, changed)
             yield back
             for link, _ in changed:
                 if self.holds[link] is fault:

@@ -6,6 +6,8 @@ time in seconds, work is in seconds of undisturbed training with all replicas.
 Four answers to a failure: `restart` and `hot_spare` stop the job and go on from the last checkpoint on other machines; `elastic` does
 the same without the replica that broke until it is repaired; with `replica` the others only stop for the time of a restart and lose
 nothing (fault tolerant HSDP, arXiv 2602.00277).
+
+What breaks at a moment that is given either fails the job like what is drawn, or changes its pace: how much work a second of training is.
 """
 
 from __future__ import annotations
@@ -13,104 +15,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import fsum, inf
-from typing import Any, Literal
+from typing import Any
 
 import simpy
 
 from parsim.simulation.clock import Clock
 from parsim.simulation.failure_times import Strike, drawn
+from parsim.simulation.interrupted import Cause, Given, InterruptedTraining, Kind, Pace, Piece, TrainingRun
 
-Kind = Literal["train", "save", "lost", "detect", "restart", "wait"]
-Policy = Literal["restart", "elastic", "replica", "hot_spare"]
 REJOIN = "rejoin"
 """cause of the stop in which repaired replicas come back (elastic)"""
 _DONE = 1.0 - 1e-12
-
-
-@dataclass(frozen=True)
-class Cause:
-    """One cause of failures of the job; all times in seconds."""
-
-    name: str
-    mtbf: float
-    """mean time between failures of the whole job by this cause"""
-    detect: float
-    """from a failure until somebody notices"""
-    restart: float
-    """from then until training goes on"""
-    repair: float = 0.0
-    """for which the machine that failed is away; 0: none is exchanged"""
-    in_memory: bool = False
-    """a copy of the last checkpoint survives in the memory of another machine"""
-    silent: bool = False
-    """until somebody notices the job trains on, for nothing"""
-
-
-@dataclass(frozen=True)
-class InterruptedTraining:
-    """What happens over weeks; all times in seconds."""
-
-    causes: tuple[Cause, ...]
-    interval: float
-    """training between two checkpoints"""
-    stall: float
-    """training stands still for this long to save"""
-    horizon: float
-    """wall time after which nobody looks any more"""
-    lag: float = 0.0
-    """from the end of the stall until the checkpoint is durable; at most interval + stall unless there are copies in memory"""
-    policy: Policy = "restart"
-    replicas: int = 1
-    spares: int = 0
-    """machines that stand by; 0: there is always one, at once"""
-    restart: float = 0.0
-    """of a planned stop, in which repaired replicas come back"""
-    work: float = inf
-    """after which the training is done"""
-    seed: int = 0
-    run: int = 0
-    """which sample path of this seed"""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A stretch of wall time."""
-
-    begin: float
-    end: float
-    kind: Kind
-    cause: str = ""
-
-
-@dataclass(frozen=True)
-class TrainingRun:
-    """One sample path."""
-
-    training: InterruptedTraining
-    wall: float
-    work: float
-    """useful work [s]"""
-    pieces: tuple[Piece, ...]
-    """they follow each other from 0 to `wall`"""
-    failures: Mapping[str, int]
-    """by cause, the most frequent first"""
-    struck: tuple[tuple[float, str], ...]
-    """when, and by which cause"""
-
-    def spent(self, kind: Kind) -> float:
-        """Wall time of a kind [s]."""
-        return fsum(piece.end - piece.begin for piece in self.pieces if piece.kind == kind)
-
-    @property
-    def goodput(self) -> float:
-        """Useful work over wall time."""
-        return self.work / self.wall if self.wall else 1.0
-
-    @property
-    def ettr(self) -> float:
-        """Effective training time ratio: wall time in which training went on that was kept; fewer replicas count as all."""
-        return self.spent("train") / self.wall if self.wall else 1.0
 
 
 def train(training: InterruptedTraining, strikes: Mapping[str, Iterable[Strike]] | None = None) -> TrainingRun:
@@ -127,6 +42,8 @@ def train(training: InterruptedTraining, strikes: Mapping[str, Iterable[Strike]]
 class _Failure:
     cause: Cause
     replica: int
+    mended: float = 0.0
+    """before which nothing goes on"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +65,7 @@ class _Open:
     begin: float
     kind: Kind
     cause: str
-    share: float
+    rate: float
 
 
 @dataclass
@@ -181,7 +98,16 @@ class _Job:
         self.changed = self.clock.event()
         """a machine or a replica is back"""
         self.struck: list[tuple[float, str]] = []
+        self.pace = Pace(0.0, 1.0)
+        self.paced = self.clock.event()
+        """training goes faster or slower from now on"""
+        self.mended = 0.0
+        """before which nothing goes on"""
         self.trainer = self.clock.process(self._train())
+        for one in training.given:
+            self.clock.process(self._strike(one))
+        if training.paces:
+            self.clock.process(self._run_through(training.paces))
         for cause in training.causes:
             times = drawn(cause.mtbf, cause.name, training.seed, training.run) if strikes is None else strikes.get(cause.name, ())
             self.clock.process(self._fail(cause, times))
@@ -201,12 +127,33 @@ class _Job:
         began = self.clock.now
         for strike in times:
             yield self.clock.timeout(max(0.0, began + strike.at - self.clock.now))
-            replica = min(int(strike.where * self.training.replicas), self.training.replicas - 1)
             if not self.trainer.is_alive:
                 return
-            if replica not in self.machines.away:  # what is away cannot fail
-                self.struck.append((self.clock.now, cause.name))
-                self.trainer.interrupt(_Failure(cause, replica))
+            self._hit(cause, strike)
+
+    def _strike(self, given: Given) -> Generator[simpy.Event, Any, None]:
+        """What strikes once."""
+        yield self.clock.timeout(given.strike.at)
+        if self.trainer.is_alive:
+            self._hit(given.cause, given.strike, given.mended)
+
+    def _hit(self, cause: Cause, strike: Strike, mended: float = 0.0) -> None:
+        """A failure, unless it hits what is away."""
+        replica = min(int(strike.where * self.training.replicas), self.training.replicas - 1)
+        if replica not in self.machines.away:
+            self.struck.append((self.clock.now, cause.name))
+            self.trainer.interrupt(_Failure(cause, replica, mended))
+
+    def _run_through(self, paces: Iterable[Pace]) -> Generator[simpy.Event, Any, None]:
+        """Training goes faster and slower."""
+        for pace in paces:
+            yield self.clock.timeout(pace.at - self.clock.now)
+            self.pace = pace
+            self._tell_pace()
+
+    def _tell_pace(self) -> None:
+        self.paced.succeed()
+        self.paced = self.clock.event()
 
     def _repair(self, cause: Cause) -> Generator[simpy.Event, Any, None]:
         """A machine is away and comes back: for the replica that has lacked one longest, else into the pool."""
@@ -217,19 +164,11 @@ class _Job:
             machines.free += 1
         else:
             machines.back.add(replica)
-            if self.training.policy == "replica":
-                self._join_at_once()
+            if self.training.policy == "replica":  # it trains with the others from now on
+                self._rejoin()
+                self._tell_pace()
         self.changed.succeed()
         self.changed = self.clock.event()
-
-    def _join_at_once(self) -> None:
-        """A repaired replica trains with the others from now on."""
-        if self.open is not None and self.open.kind == "train":
-            self._close()
-            self._rejoin()
-            self._begin("train")
-        else:
-            self._rejoin()
 
     # what the job does
 
@@ -253,13 +192,21 @@ class _Job:
         """Pass `seconds`, or for training as long as there is work; stops that lose nothing come between. The failure that does not."""
         left = seconds
         while left > 0.0:
-            if kind == "train":
-                left = min(left, max(0.0, (self.training.work - self.work) / self._share))
             began = self.clock.now
-            happened = yield from self._pass(kind, left)
+            if kind == "train" and self._rate <= 0.0:
+                happened = yield from self._pass("wait", self.paced, self.pace.cause)
+            else:
+                lasts = left
+                if kind == "train":
+                    lasts = min(left, max(0.0, (self.training.work - self.work) / self._rate))
+                timer = self.clock.timeout(lasts)
+                until = timer | self.paced if kind == "train" and self._may_change else timer
+                happened = yield from self._pass(kind, until, self.pace.cause if kind == "train" else "")
+                if happened is None and timer.processed:
+                    return None
+                left -= self.clock.now - began
             if happened is None:
-                return None
-            left -= self.clock.now - began
+                continue
             machines = self.machines
             if self.training.policy != "replica" or len(machines.away) + (happened.replica not in machines.away) == self.training.replicas:
                 return happened
@@ -271,12 +218,15 @@ class _Job:
         again: _Failure | None = failure
         while again is not None:
             cause = again.cause
+            self.mended = max(self.mended, again.mended)
             self._exchange(again)
             again = yield from self._pass("lost" if cause.silent else "detect", cause.detect, cause.name)
             while again is None and (self.machines.lacking > self.machines.free or self._share <= 0.0):
                 again = yield from self._pass("wait", self.changed, cause.name)
                 if self.training.policy == "elastic":
                     self._rejoin()
+            if again is None and self.mended > self.clock.now:
+                again = yield from self._pass("wait", self.mended - self.clock.now, cause.name)
             if again is None:
                 self.machines.free -= self.machines.lacking
                 self.machines.lacking = 0
@@ -313,6 +263,25 @@ class _Job:
         """Replicas that train, of all."""
         return 1.0 - len(self.machines.away) / self.training.replicas
 
+    @property
+    def _rate(self) -> float:
+        """Work per time of training."""
+        speed = self.pace.speed * (self.training.writing_speed if self._writes else 1.0)
+        return self._share * speed
+
+    @property
+    def _writes(self) -> bool:
+        """Whether a checkpoint is on its way to storage."""
+        return self.writing is not None and self.clock.now < self.writing[0]
+
+    @property
+    def _may_change(self) -> bool:
+        """Whether the rate may change while training goes on."""
+        training = self.training
+        return bool(
+            training.paces or (training.writing_speed != 1.0 and self._writes) or (training.policy == "replica" and self.machines.away)
+        )
+
     # books
 
     def _pass(self, kind: Kind, how_long: float | simpy.Event, cause: str = "") -> _Passing:
@@ -329,7 +298,7 @@ class _Job:
         return happened
 
     def _begin(self, kind: Kind, cause: str = "") -> None:
-        self.open = _Open(self.clock.now, kind, cause, self._share)
+        self.open = _Open(self.clock.now, kind, cause, self._rate)
 
     def _close(self) -> None:
         """Write down the piece that has been passing."""
@@ -338,7 +307,7 @@ class _Job:
         if one is None or now <= one.begin:
             return
         if one.kind == "train":
-            self.work += (now - one.begin) * one.share
+            self.work += (now - one.begin) * one.rate
         self.pieces.append(Piece(one.begin, now, one.kind, one.cause))
 
     def _saved(self) -> None:
@@ -349,6 +318,8 @@ class _Job:
             self.durable = mark
         elif self.writing is None:  # one at a time: what is still being written is not overtaken
             self.writing = (self.clock.now + self.training.lag, mark)
+            if self.training.writing_speed != 1.0:
+                self.clock.timeout(self.training.lag).callbacks.append(lambda _: self._tell_pace())
 
     def _settle(self) -> None:
         """What has been written by now is durable."""

@@ -144,6 +144,13 @@ def test_a_lost_nic_ends_the_job_when_all_retries_are_used_up():
             assert after + latency == pytest.approx(theory.slowed_end(before + latency, 1.0, 0.0, 1e-3, back), rel=1e-9)
 
 
+def test_a_flap_of_a_nic_ends_at_a_retry_of_its_queue_pairs():
+    """Down for 5 s: the first timer of 4.295 s finds nothing, the second finds it back."""
+    before, after, latency, outcome = alone({"nic": "node0/nic3", "at": "1 ms", "until": "5001 ms", "down": True, "retry": "auto"})
+    assert outcome.failure is None
+    assert after + latency == pytest.approx(theory.slowed_end(before + latency, 1.0, 0.0, 1e-3, 1e-3 + 2 * theory.retry_timer()), rel=1e-9)
+
+
 def test_all_wait_for_the_watchdog_when_a_rank_hangs():
     document = simulate(with_faults(scenario(H100, 2), [{"rank": 0, "at": "0 s", "kind": "hang"}])).document()
     effect = document["variability"]["disturbed"]

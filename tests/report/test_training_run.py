@@ -15,7 +15,7 @@ from parsim.report.goodput import Failures, exact_interval
 from parsim.report.page.page import page
 from parsim.report.training_run import played
 from parsim.run import simulate
-from parsim.simulation.training import Cause, InterruptedTraining
+from parsim.simulation.interrupted import Cause, InterruptedTraining
 
 M = theory.observed_mtbf(54 * 24, 419)
 DAY = 86_400.0

@@ -85,6 +85,7 @@ AUTO = {"auto": None}
 THIN = {"link": "gpu0-nvswitch", "at": "0 s", "bandwidth": "x0.5"}
 CRASH = {"rank": 0, "at": "1 ms", "kind": "crash"}
 LOST = {"variability__faults": [{"nic": "node0/nic0", "at": "0 s", "down": True}], "cluster__nodes": 2, "cluster__gpus": "all"}
+BACK = {**LOST, "variability__faults": [{"nic": "node0/nic0", "at": "0 s", "until": "500 ms", "down": True}]}
 LORA = {"method": "lora"}
 FREEZE = {"method": "freeze"}
 PRESETS = ("fp32", "tf32", "amp-bf16", "bf16-fp32grad", "pure-bf16", "fp8")
@@ -377,6 +378,7 @@ LEAVES: dict[str, Leaf] = {
     "variability.faults.down": leaf(True, variability__faults=[THIN]),
     "variability.faults.fallback": leaf("neighbour", "respread", same={"none": None}, **LOST),
     "variability.faults.give_up": leaf("1 s", "2 s", same=AUTO, **LOST),
+    "variability.faults.retry": leaf("1 s", "2 s", same={"0 s": None}, **BACK),
     "variability.faults.kind": leaf("hang", same={"crash": None}, variability__faults=[CRASH]),
     "variability.faults.detect": leaf("1 s", "2 s", same=AUTO, variability__faults=[CRASH]),
     "economics.currency": leaf("EUR", training__tokens="1G", economics__gpu_hour=2.0),

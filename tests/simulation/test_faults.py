@@ -51,6 +51,18 @@ def test_a_ring_moves_at_its_slowest_link(capacity, begin, end, expected):
     assert outcome.end == pytest.approx(expected * MS, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("end", "retry", "give_up", "expected"),
+    [(16, 0, inf, 25), (16, 4, inf, 27), (14, 4, inf, 23), (14, 4, 8, 23), (16, 4, 11, None), (6.5, 8, inf, 23)],
+)
+def test_a_flap_costs_time_to_the_next_retry(end, retry, give_up, expected):
+    """Down from 6 ms on: what waits tries again every `retry` ms from then; the first try that finds the link goes on."""
+    fault = LinkFault("flap", ((2, 0.0),), 6 * MS, end * MS, give_up=give_up * MS, retry=retry * MS)
+    outcome = run_with_faults(all_reduce(), Ring(), [fault])
+    assert (outcome.failure is None) is (expected is not None)
+    assert outcome.end == pytest.approx((expected or 17) * MS, rel=1e-9)
+
+
 @given(st.lists(st.tuples(st.floats(0.1, 5.0), st.floats(0.0, 1.0)), min_size=1, max_size=5))
 @settings(max_examples=40, deadline=None)
 def test_however_often_a_link_changes_it_carries_every_byte(pieces):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import exp, expm1
+from math import exp, expm1, inf
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from parsim import theory
 from parsim.simulation.failure_times import Strike, drawn
-from parsim.simulation.training import Cause, InterruptedTraining, TrainingRun, train
+from parsim.simulation.interrupted import Cause, Given, InterruptedTraining, Pace, TrainingRun
+from parsim.simulation.training import train
 
 M = theory.observed_mtbf(54 * 24, 419)
 LONG = 3000 * M
@@ -153,16 +154,21 @@ def test_silent_corruption_is_lost_work() -> None:
 @given(
     policy=st.sampled_from(["restart", "elastic", "replica", "hot_spare"]), replicas=st.integers(2, 5), spares=st.integers(0, 3),
     stall=st.floats(0, 100), lag=st.floats(0, 100), seed=st.integers(0, 2**63 - 1), repair=st.sampled_from([0.0, 500.0, 50_000.0]),
-    rate=st.floats(500, 50_000), memory=st.booleans(),
+    rate=st.floats(500, 50_000), memory=st.booleans(), speeds=st.lists(st.sampled_from([0.0, 0.5, 1.0]), max_size=5),
+    writing=st.sampled_from([1.0, 0.7]), at=st.lists(st.floats(0, 40_000), max_size=3),
 )  # fmt: skip
 def test_time_is_accounted_for(  # type: ignore[no-untyped-def]  # noqa: PLR0917
-    policy, replicas, spares, stall, lag, seed, repair, rate, memory
+    policy, replicas, spares, stall, lag, seed, repair, rate, memory, speeds, writing, at
 ) -> None:
     causes = (
         Cause("gpu", rate, 10.0, 200.0, repair, in_memory=memory), Cause("network", 3 * rate, 600.0, 100.0),
         Cause("silent", 10 * rate, 900.0, 100.0, silent=True),
     )  # fmt: skip
-    training = InterruptedTraining(causes, 300.0, stall, 40_000.0, lag, policy, replicas, spares, 200.0, seed=seed)
+    broken = tuple(Given(Cause(f"given {begin}", inf, 30.0, 100.0, repair), Strike(begin, 0.5), begin + 700.0) for begin in at)
+    paces = tuple(Pace(3000.0 * number, speed, "slow") for number, speed in enumerate(speeds))
+    training = InterruptedTraining(
+        causes, 300.0, stall, 40_000.0, lag, policy, replicas, spares, 200.0, seed=seed, given=broken, paces=paces, writing_speed=writing
+    )
     run = train(training)
     sums_up(run)
     assert run.wall == 40_000

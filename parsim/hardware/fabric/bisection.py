@@ -19,6 +19,7 @@ from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.fabric.direct import FullMesh, GraphFabric, Torus
 from parsim.hardware.fabric.joined import JoinedFabric
 from parsim.hardware.fabric.node import Node
+from parsim.hardware.fabric.storage import VERTEX
 from parsim.hardware.fabric.switches import Fabric, FatTree, Port
 
 _MOST_PLACES = 16
@@ -223,6 +224,8 @@ def _graph_cut(cluster: Cluster, first: Sequence[int]) -> float:
 
     whole: networkx.DiGraph[str] = networkx.DiGraph()
     for a, b, data in cluster.graph().edges(data=True):
+        if VERTEX in (a, b):  # no way between machines
+            continue
         whole.add_edge(a, b, capacity=data["link"].capacity)
     for node in range(cluster.nodes):
         for name in cluster.machine(node).gpu_names:

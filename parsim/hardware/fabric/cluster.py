@@ -19,7 +19,7 @@ from parsim.hardware.fabric.library import DEFAULTS, Library
 from parsim.hardware.fabric.links import Link
 from parsim.hardware.fabric.node import Node
 from parsim.hardware.fabric.routes import NOWHERE, TIER_NETWORK, Route, join, shift, unreachable
-from parsim.hardware.fabric.storage import Storage
+from parsim.hardware.fabric.storage import Storage, add_storage
 from parsim.hardware.fabric.switches import Fabric, Port
 from parsim.hardware.fabric.topology import Price
 
@@ -253,6 +253,10 @@ class Cluster:
         block = self._block_of_node(node)
         return block.first_link + (node - block.first_node) * len(block.node.links)
 
+    def machine_of_link(self, number: int) -> int:
+        """Machine in which link `number` is; -1: between machines."""
+        return -1 if number >= self.first_fabric_link else self._local_link(number)[0]
+
     @property
     def network(self) -> Fabric:
         """The fabric of a cluster that has one."""
@@ -326,6 +330,8 @@ class Cluster:
                 whole.add_edge(f"node{node}.{a}", f"node{node}.{b}", id=number, link=self.link(number))
         if self.fabric is not None:
             self._add_fabric(whole)
+        if self.storage is not None:
+            add_storage(whole, self, self.storage)
         return whole
 
     def fabric_graph(self) -> networkx.DiGraph[str]:

@@ -6,15 +6,17 @@ their size on a phone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from math import ceil, floor, log, log2
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from parsim.report.definitions import DEFINITIONS
 from parsim.report.page.markup import swatch
+from parsim.report.page.variability import histogram
 from parsim.report.plots import style
 from parsim.report.quantities import number, percent, points, seconds
+from parsim.report.statement import BillLine
 from parsim.report.table import Cell, Column, Content, Table
 from parsim.report.training_run import KINDS, CurvePoint, TrainingWeeks
 
@@ -50,22 +52,34 @@ def training(report: Metrics) -> str:
     weeks = report.training_run
     if weeks is None:
         return ""
-    words = (
-        "<p>What failures cost when they strike at random, at the rates given; another seed gives other weeks."
-        " What is written in the background takes nothing from training here.</p>"
+    words = "<p>What failures cost when they strike at random, at the rates given; another seed gives other weeks.</p>"
+    given = "".join(f"<p>{escape(fault.line())}</p>" for fault in weeks.faults)
+    pair = f'<div class="pair">{_intervals(weeks)}{_sizes(weeks)}</div>'
+    return words + _numbers(weeks.document(), weeks.statement()) + given + strip(weeks) + _paths(weeks) + pair
+
+
+def _paths(weeks: TrainingWeeks) -> str:
+    """How far the sample paths differ; empty where there is one."""
+    paths = weeks.paths
+    if paths is None:
+        return ""
+    label = f"Goodput of {len(paths.rows):,} sample paths [%]"
+    drawn = histogram(paths.goodputs, label, "closed form", lambda value: f"{points(value)} %")
+    return f'<h3>{escape(paths.title)}</h3><div class="spreads">{drawn}</div>' + _numbers(
+        {key: value if not isinstance(value, dict) else value["mean"] for key, value in paths.document().items() if value is not None},
+        paths.statement(),
+        "paths.",
     )
-    return words + _numbers(weeks) + strip(weeks) + f'<div class="pair">{_intervals(weeks)}{_sizes(weeks)}</div>'
 
 
-def _numbers(weeks: TrainingWeeks) -> str:
-    values = weeks.document()
+def _numbers(values: Mapping[str, Any], lines: Iterable[BillLine], under: str = "") -> str:
     defined = DEFINITIONS["training_run"]
     rows: list[list[Content]] = []
-    for line in weeks.statement():
+    for line in lines:
         head = f'<a href="#def-{defined.name}">{escape(line.title)}</a>' if line.title else ""
-        value = Cell(line.text, values[line.key], f"training_run.{line.key}") if line.key else Cell("", None)
+        value = Cell(line.text, values[line.key], f"training_run.{under}{line.key}") if line.key else Cell("", None)
         rows.append([Cell(line.title, html=head), line.note, value])
-    return Table((Column("", align="left"), Column("", align="left"), Column("")), rows).html("weeks", sortable=False)
+    return Table((Column("", align="left"), Column("", align="left"), Column("")), rows).html("weeks" + under.rstrip("."), sortable=False)
 
 
 # the strip ---------------------------------------------------------------------------------------------------------

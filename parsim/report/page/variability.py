@@ -35,43 +35,47 @@ def variability(report: Metrics) -> str:
 
 def _histogram(varied: RunStatistics) -> str:
     """How many runs took how long, with the undisturbed step, the mean and p95."""
-    times = varied.step_times
-    edges, counts, far = times.bins()
-    low, high = min(edges[0], times.nominal, times.mean), max(edges[-1], times.nominal, times.mean)
+    return histogram(varied.step_times, f"Step times of {varied.runs:,} {varied.over}", "undisturbed", seconds)
+
+
+def histogram(values: Spread, label: str, nominal: str, write: Callable[[float], str]) -> str:
+    """How many runs had which value, with the one that is called `nominal`, the mean and p95."""
+    edges, counts, far = values.bins()
+    low, high = min(edges[0], values.nominal, values.mean), max(edges[-1], values.nominal, values.mean)
     low, high = (low, high) if high > low else (0.99 * low, 1.01 * high)
 
-    def x(time: float) -> float:
-        return _LEFT + (time - low) / (high - low) * (_WIDTH - _LEFT - _RIGHT)
+    def x(value: float) -> float:
+        return _LEFT + (value - low) / (high - low) * (_WIDTH - _LEFT - _RIGHT)
 
     ground, most = _HEIGHT - _BOTTOM, max(counts)
     bars = "".join(
         f'<rect x="{x(a):.1f}" y="{ground - count / most * (ground - _TOP):.1f}" width="{max(1.0, x(b) - x(a) - 1):.1f}"'
-        f' height="{count / most * (ground - _TOP):.1f}"><title>{count:,} runs, {seconds(a)} to {seconds(b)}</title></rect>'
+        f' height="{count / most * (ground - _TOP):.1f}"><title>{count:,} runs, {write(a)} to {write(b)}</title></rect>'
         for a, b, count in zip(edges, edges[1:], counts, strict=False)
         if count
     )
     ends = (
-        f'<text class="soft" x="{_LEFT}" y="{_HEIGHT - 6}">{seconds(low)}</text>'
-        f'<text class="soft" x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 6}" text-anchor="end">{seconds(high)}</text>'
-        f'<text class="soft" x="{_WIDTH / 2}" y="{_HEIGHT - 6}" text-anchor="middle">{words.beyond(far)}</text>'
+        f'<text class="soft" x="{_LEFT}" y="{_HEIGHT - 6}">{write(low)}</text>'
+        f'<text class="soft" x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 6}" text-anchor="end">{write(high)}</text>'
+        f'<text class="soft" x="{_WIDTH / 2}" y="{_HEIGHT - 6}" text-anchor="middle">{words.beyond(far, write)}</text>'
     )
-    label = f"Step times of {varied.runs:,} {varied.over}"
-    return _svg(label, _HEIGHT, f'<g fill="{style.BLUE}">{bars}</g>{"".join(_marks(times, x, ground))}{ends}')
+    marks = "".join(_marks(values, x, ground, nominal, write))
+    return _svg(label, _HEIGHT, f'<g fill="{style.BLUE}">{bars}</g>{marks}{ends}')
 
 
-def _marks(times: Spread, x: Callable[[float], float], ground: float) -> Iterator[str]:
-    """Lines at the undisturbed step, the mean and p95; each with its name in a row of its own, so that near ones can be read."""
-    known = [("undisturbed", times.nominal, "", 0), ("mean", times.mean, "4 3", 1), ("p95", times.quantile(0.95), "1 3", 2)]
-    for name, time, dashes, row in known:
-        if time is None:
+def _marks(values: Spread, x: Callable[[float], float], ground: float, nominal: str, write: Callable[[float], str]) -> Iterator[str]:
+    """Lines at the undisturbed one, the mean and p95; each with its name in a row of its own, so that near ones can be read."""
+    known = [(nominal, values.nominal, "", 0), ("mean", values.mean, "4 3", 1), ("p95", values.quantile(0.95), "1 3", 2)]
+    for name, value, dashes, row in known:
+        if value is None:
             continue
-        at = x(time)
+        at = x(value)
         anchor = "start" if at < 0.75 * _WIDTH else "end"
         shift = 4 if anchor == "start" else -4
         dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
         yield (
             f'<path class="mark" d="M{at:.1f} {ground}V{_TOP - 46 + 14 * row}"{dashed}/>'
-            f'<text x="{at + shift:.1f}" y="{_TOP - 37 + 14 * row}" text-anchor="{anchor}">{name} {seconds(time)}</text>'
+            f'<text x="{at + shift:.1f}" y="{_TOP - 37 + 14 * row}" text-anchor="{anchor}">{name} {write(value)}</text>'
         )
 
 

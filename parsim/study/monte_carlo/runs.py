@@ -23,6 +23,7 @@ from parsim.run import reported
 from parsim.scenario.build import build
 from parsim.scenario.scenario import Scenario
 from parsim.simulation.engine import collector_paused
+from parsim.study.monte_carlo.paths import played
 from parsim.study.monte_carlo.run_journal import RunJournal
 from parsim.study.variants import Job, Runner, Work
 from parsim.study.workers import Crew, at_work, crew, stamp
@@ -65,7 +66,8 @@ def simulate_runs(
                 journal = stack.enter_context(RunJournal(out, scenario, unfolded=unfolded))
             return _Answers(scenario, sampler, journal, hands, watch, unfolded=unfolded, patient=patient)
 
-        return reported(scenario, unfolded=unfolded, repeat=partial(repeated, answer=answer, until=until))
+        play = partial(played, hands=hands, patient=patient, watch=watch or (lambda came, _: came))
+        return reported(scenario, unfolded=unfolded, repeat=partial(repeated, answer=answer, until=until), play=play)
 
 
 def _hands(stack: ExitStack, work: int, crew_of: Callable[[int], Crew]) -> Crew:
