@@ -45,8 +45,9 @@ def read_table(text: str, file: str = "") -> Table:
 
     ``F0.3&B1.2``, or torch's ``(0F3;1B2)OVERLAP_F_B``, is a slot that overlaps a forward with a backward.
     Messages and collectives of torch's lowered tables are checked and left out (`torch_csv`).
-    Empty cells are idle steps and mean nothing (order is all there is), ``#`` starts a comment, a label such as
-    ``rank 0:`` may open a line, and empty lines are skipped. Reads what `slot.to_text` and torch's ``_dump_csv`` write. Raises `PlanError` with every bad cell. The result is not checked; see `check`.
+    Empty cells are idle steps and mean nothing (order is all there is), ``#`` starts a comment, a label such as ``rank 0:`` may
+    open a line, and empty lines are skipped. Reads what `slot.to_text` and torch's ``_dump_csv`` write. Raises `PlanError` with
+    every bad cell. The result is not checked; see `check`.
 
     >>> read_table("F0.0 B0.0").places
     (((1, 1), (1, 6)),)
@@ -70,8 +71,8 @@ def read_table(text: str, file: str = "") -> Table:
         sent: list[Communication] = []
         for cell in _CELLS.finditer(cells, begin):
             place = (number, cell.start() + 1)
-            if message := communication(cell.group(), len(row), place):
-                sent.append(message)
+            if message_cell := communication(cell.group(), len(row), place):
+                sent.append(message_cell)
                 continue
             try:
                 passes = _passes(cell.group(), overlapped)

@@ -52,9 +52,11 @@ def communication_findings(rows: Schedule, cells: Sequence[Sequence[Communicatio
     for row, own in zip(rows, cells, strict=True):
         position = {slot: place for place, slot in enumerate(row)}
         stages = {slot.stage for slot in row}
-        for cell in own:
-            if problem := _problem(cell, position, stages):
-                findings.append(Finding(problem, path, _text(cell), file=file, line=cell.place[0], column=cell.place[1]))
+        findings += [
+            Finding(problem, path, _text(cell), file=file, line=cell.place[0], column=cell.place[1])
+            for cell in own
+            if (problem := _problem(cell, position, stages))
+        ]
     return findings
 
 
@@ -79,10 +81,10 @@ def _text(cell: Communication) -> str:
 
 
 def torch_text(rows: Schedule, overlapped: Overlapped = APART) -> str:
-    """A schedule as ``_load_csv`` of torch.distributed.pipelining reads it (``compute_only``), a line per rank.
+    r"""A schedule as ``_load_csv`` of torch.distributed.pipelining reads it (``compute_only``), a line per rank.
 
     >>> torch_text(((Slot(SlotKind.FORWARD, 0, 0), Slot(SlotKind.FULL_BACKWARD, 0, 0)),))
-    '0F0,0B0\\n'
+    '0F0,0B0\n'
     """
     precedence = Precedence(rows, overlapped)
     lines = []
