@@ -83,7 +83,7 @@ PCI_DEVICES = {
     0x10DE31C2: "gb300-288gb", 0x100274A5: "mi325x-256gb", 0x100275A3: "mi355x-288gb",
     0x10DE2B85: "rtx-5090-32gb", 0x10DE2BB1: "rtx-pro-6000-96gb", 0x10DE2BB5: "rtx-pro-6000-96gb", 0x10DE26B1: "rtx-6000-ada-48gb",
     0x10DE27B8: "l4-24gb", 0x10DE2236: "a10-24gb", 0x10DE20B7: "a30-24gb", 0x10DE2235: "a40-48gb", 0x10DE15F8: "p100-pcie-16gb",
-    0x10DE1B38: "p40-24gb", 0x10DE2206: "rtx-3080-10gb", 0x10DE1E04: "rtx-2080-ti-11gb", 0x10DE1E07: "rtx-2080-ti-11gb",
+    0x10DE2206: "rtx-3080-10gb", 0x10DE1E04: "rtx-2080-ti-11gb", 0x10DE1E07: "rtx-2080-ti-11gb",
     0x10DE2342: "gh200-96gb", 0x10DE2321: "h100-nvl-94gb",
 }  # fmt: skip
 """PCI vendor and device to catalogue name (pci-ids.ucw.cz)"""

@@ -25,7 +25,7 @@ PRODUCTS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\bA100[- ]?(40GB[- ]PCI-?E?|PCI-?E?[- ]?40GB)", "a100-pcie-40gb"),
         (r"\bV100[- ]?SXM2[- ]?32GB", "v100-sxm2-32gb"), (r"\bV100[- ]?SXM2[- ]?16GB", "v100-sxm2-16gb"),
         (r"\bV100[- ]?PCI-?E?[- ]?32GB", "v100-pcie-32gb"), (r"\bV100[- ]?PCI-?E?[- ]?16GB", "v100-pcie-16gb"),
-        (r"\bP100[- ]?PCI-?E?[- ]?16GB", "p100-pcie-16gb"), (r"\bTesla P40\b", "p40-24gb"),
+        (r"\bP100[- ]?PCI-?E?[- ]?16GB", "p100-pcie-16gb"),
         (r"\bL40S\b", "l40s-48gb"), (r"\bNVIDIA L4\b|\[L4\]|\bTesla L4\b", "l4-24gb"), (r"\bTesla T4\b|\[Tesla T4\]", "t4-16gb"),
         (r"\bA10G\b", "a10g-24gb"), (r"\bNVIDIA A10\b|\[A10\]", "a10-24gb"), (r"\bNVIDIA A30\b|\[A30[^\]]*\]", "a30-24gb"),
         (r"\bNVIDIA A40\b|\[A40\]", "a40-48gb"), (r"\bRTX A6000\b", "rtx-a6000-48gb"), (r"\bRTX 6000 Ada\b", "rtx-6000-ada-48gb"),
