@@ -181,7 +181,7 @@ def _operators(row: Mapping[str, Any], path: str) -> tuple[list[Operator], float
 
 
 def _operator(line: object, known: set[str], path: str) -> Operator:
-    if not isinstance(line, Mapping) or line.get("op") not in _WORDS:
+    if not isinstance(line, Mapping) or str(line.get("op")) not in _WORDS:
         value = line.get("op") if isinstance(line, Mapping) else line
         raise _error(path, value, f"an operator is a mapping with op, one of {', '.join(_WORDS)}")
     word = _WORDS[str(line["op"])]
@@ -189,7 +189,7 @@ def _operator(line: object, known: set[str], path: str) -> Operator:
     if not isinstance(name, str) or not name or name in ("input", "output"):
         raise _error(f"{path}.name", name, "needs a name, other than input and output")
     sources = line.get("of", [])
-    if not isinstance(sources, Sequence) or isinstance(sources, str) or any(source not in known for source in sources):
+    if not isinstance(sources, Sequence) or isinstance(sources, str) or any(source not in list(known) for source in sources):
         raise _error(f"{path}.of", sources, "needs a list of tensors: input, or operators before it in the block")
     values: dict[str, Any] = dict(word.fixed)
     for key, value in line.items():
@@ -232,7 +232,7 @@ def _value(field: str, value: Any, path: str, word: str) -> Any:
     if field == "tensors":
         if not isinstance(value, Mapping):
             raise _error(path, value, "needs a mapping of names to shapes")
-        return tuple((str(name), tuple(_whole(size, path) for size in shape)) for name, shape in value.items())
+        return tuple((str(name), _shape(shape, path)) for name, shape in value.items())
     if field == "parameter_names":
         return (str(value),)
     if field in ("reads", "keeps", "kernel", "size", "stride", "padding", "dilation", "output_size"):
@@ -248,6 +248,12 @@ def _value(field: str, value: Any, path: str, word: str) -> Any:
     if field == "out_features":
         return (_whole(value, path),)
     return _whole(value, path, 0 if field in ("value_dim", "launches") else 1)
+
+
+def _shape(value: object, path: str) -> tuple[int, ...]:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise _error(path, value, "needs a list of sizes")
+    return tuple(_whole(size, path) for size in value)
 
 
 def _size(value: object, path: str) -> Size:
@@ -304,6 +310,8 @@ def _block(operators: Sequence[Operator], stated: object, path: str) -> Block:
     read = {name for operator in operators for name in operator.inputs}
     ends = [operator.name for operator in operators if operator.name not in read and operator.inputs]
     last = ends[-1] if stated is None and ends else stated
+    if "input" not in read:
+        raise _error(f"{path}.operators", None, "no operator reads input, what the block before it made")
     if last not in [operator.name for operator in operators]:
         raise _error(f"{path}.output", stated, "needs the name of an operator of the block")
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from parsim.errors import ModelError
 from parsim.kernel import Gemm, Memory
@@ -84,3 +88,33 @@ def test_what_does_not_fit_is_said(change: dict, message: str) -> None:
 def test_other_parameters_than_stated_are_refused() -> None:
     with pytest.raises(ModelError, match=r"have 4,522 parameters, the file states 5"):
         built({**MLP, "parameters": 5})
+
+
+KERNEL = {"op": "kernel", "name": "k", "of": ["c"], "reads": [10], "writes": "40B", "keeps": ["c"], "also": ["3 once", 2]}
+KERNEL["parameters"] = {"k.g": [10]}
+JUNK = [None, "", "x", "7B", -1, 0, 1.5, True, 10**20, [], [[]], [1, 2], {}, {"a": 1}, {"a": "b"}, "input", float("nan")]
+
+
+def places(tree: object, path: tuple = ()) -> list[tuple]:
+    """The path of every value."""
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    return [place for key, value in items for place in ((*path, key), *places(value, (*path, key)))]
+
+
+WHOLE = deepcopy(MLP)
+WHOLE["blocks"][2]["operators"].insert(1, KERNEL)
+
+
+@given(st.sampled_from(places(WHOLE)), st.sampled_from(JUNK))
+def test_whatever_stands_in_a_file_is_a_model_or_an_error_of_the_file(place: tuple, junk: object) -> None:
+    tree = deepcopy(WHOLE)
+    at = tree
+    for key in place[:-1]:
+        at = at[key]
+    at[place[-1]] = junk
+    try:
+        model = built(tree)
+        for block in model.blocks:
+            tape(block, AT)
+    except ModelError:
+        pass
