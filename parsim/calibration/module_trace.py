@@ -261,7 +261,7 @@ class _Reader:
                 module=path.partition("@")[0],
                 recorded=recorded,
                 view=self._is_view(node, first),
-                causal=bool(getattr(owner, "is_causal", False)),
+                causal=causal if isinstance(causal := getattr(owner, "is_causal", None), bool) else None,
             )
         )
 

@@ -58,11 +58,9 @@ def import_traces(small: Trace, large: Trace, reference: str, *, name: str, on: 
     )
     if end:
         warnings.append(Finding(end, "training.loss"))
-    masked = [line for line in reading.lines if line.op == "attention" and not line.settings.get("causal")]
-    if masked and any(
-        len(node.arguments) > 3 and node.arguments[3] is not None for node in small.nodes if node.op.startswith("scaled_dot")
-    ):
-        text = f"{len(masked)} attentions have a mask whose values a trace does not know: all scores are counted"
+    attentions = [node for node in small.nodes if node.op == "scaled_dot_product_attention"]
+    if masked := sum(node.arguments[3] is not None and node.causal is None for node in attentions):
+        text = f"{masked} attentions have a mask whose values a trace does not know: all scores are counted"
         warnings.append(Finding(text, "model.blocks", suggestion="if it is the causal mask, write causal: true in their lines"))
     facts = {"parameters": parameter_count(built), "forward_flop": small.flop[0], "backward_flop": small.flop[1], "batch": small.batch}
     tree: dict[str, Any] = {

@@ -174,7 +174,8 @@ def _row(line: Line, label: str, names: dict[str, str], reading: Reading, homes:
     if "keeps" in settings:
         settings["keeps"] = [names[name] for name in settings["keeps"]]
     row |= settings
-    shared = [homes[reading.traces.small.parameters[name].name] for name in line.parameters if _stored(reading, name) in homes]
+    own_names = [] if line.piece else line.parameters
+    shared = [homes[_stored(reading, name)] for name in own_names if _stored(reading, name) in homes]
     if line.op == "kernel" and line.parameters:
         own = {f"{label}.{_leaf(reading, name)}": list(reading.traces.shape(name)) for name in line.parameters}
         row["parameters"] = own
@@ -185,7 +186,7 @@ def _row(line: Line, label: str, names: dict[str, str], reading: Reading, homes:
             row["table"] = label
     if shared:
         row["tied"] = shared[0]
-    for name, place in places.items():
+    for name, place in () if line.piece else places.items():
         homes.setdefault(_stored(reading, name), f"layer {number}.{place}")
     return row
 

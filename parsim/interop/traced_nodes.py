@@ -49,8 +49,8 @@ class Node:
     """False: under no_grad"""
     view: bool = False
     """the result is another view of the first argument's memory"""
-    causal: bool = False
-    """an attention in a module that calls itself causal"""
+    causal: bool | None = None
+    """of an attention: whether its module calls itself causal; None: it says neither"""
 
     @property
     def refs(self) -> tuple[str, ...]:

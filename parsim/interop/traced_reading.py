@@ -60,6 +60,8 @@ class Line:
     shape: tuple[int, ...] = ()
     label: str = ""
     """what to call it"""
+    piece: bool = False
+    """its weight is a slice of a parameter, whose other slices others use"""
 
     @property
     def heavy(self) -> bool:

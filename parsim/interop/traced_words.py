@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -87,7 +88,9 @@ def _weighted(reading: Reading, node: Node, source: str, weight: str, bias: str 
     out = held[0] * held[1] // into
     parameters = [name for name in (reading.parameter(weight), reading.parameter(bias) if bias else None) if name]
     settings = {"in": into, "out": out, **({} if bias else {"bias": False}), **_times(reading.traces.rows(source, into))}
-    return [reading.line(node, "linear", _inputs(reading, source), settings | _trainable(reading, *parameters), *parameters)]
+    line = reading.line(node, "linear", _inputs(reading, source), settings | _trainable(reading, *parameters), *parameters)
+    line.piece = held[0] * held[1] < math.prod(reading.traces.shape(parameters[0]))
+    return [line]
 
 
 def _linear(reading: Reading, node: Node) -> list[Line]:

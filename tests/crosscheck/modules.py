@@ -116,3 +116,23 @@ def lone() -> nn.Module:
     module = nn.Linear(8, 8)
     module.register_parameter("idle", nn.Parameter(torch.zeros(3)))
     return module
+
+
+class Crossed(nn.Module):
+    """An encoder and a decoder over sequences of different lengths, with a loss of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = nn.Transformer(64, 4, 2, 2, 128, batch_first=True)
+        self.positions = nn.Parameter(torch.zeros(1, 24, 64))
+
+    def forward(self, source, target):
+        return self.both(source + self.positions, target).pow(2).mean()
+
+
+def crossed() -> nn.Module:
+    return Crossed()
+
+
+def make_inputs(batch: int) -> tuple:
+    return torch.zeros(batch, 24, 64), torch.zeros(batch, 16, 64)

@@ -27,6 +27,7 @@ CASES = {
     "encoder": ["2x16x64"],
     "gpt": WORDS,
     "gpt2": ["input_ids=2x32:int64", WORDS[1]],
+    "crossed": [],
     "llama": ["input_ids=2x32:int64", WORDS[1]],
 }
 
@@ -38,7 +39,7 @@ def traces(name: str) -> tuple[Trace, Trace]:
 
 def imported(name: str, inputs: list[str], dtype: str | None = None) -> ImportedModule:
     reference = f"{FILE}:{name}"
-    found = traces(name) if dtype is None and name in CASES and inputs else traced_module(reference, inputs, dtype)
+    found = traces(name) if dtype is None and name in CASES and inputs == CASES[name] else traced_module(reference, inputs, dtype)
     return import_traces(*found, reference, name=name, on="4x a100-sxm-80gb")
 
 
@@ -85,11 +86,17 @@ def test_a_16_bit_module_keeps_what_it_computes_in_fp32() -> None:
     assert result.tree["model"]["input"]["dtype"] == "bf16"
 
 
+def test_a_mask_is_causal_where_the_module_says_so() -> None:
+    rows = [row for block in imported("llama", CASES["llama"]).tree["model"]["blocks"] for row in block["operators"]]
+    assert {row["causal"] for row in rows if row["op"] == "attention"} == {True}
+    assert not imported("llama", CASES["llama"]).warnings
+
+
 def test_what_is_not_known_is_listed_or_refused() -> None:
     assert imported("spectral", ["2x32"]).tree["model"]["unmapped"][0].startswith("fft_fft -> [2, 32] x 1 (0.0%")
     with pytest.raises(ScenarioError, match=r"lstm -> .* holds parameters"):
         imported("recurrent", ["2x4x16"])
     with pytest.raises(ScenarioError, match="uses: idle"):
         imported("lone", ["2x8"])
-    with pytest.raises(ScenarioError, match="no example inputs"):
-        imported("mlp", [])
+    with pytest.raises(ScenarioError, match="is no input"):
+        imported("mlp", ["2 by 3"])
