@@ -119,11 +119,13 @@ def _check_named(said: Named, device: str | None, gpus: int, choices: Choices) -
         choices.assume(f"{said.devices[0]} is what the words beside the matrix name", "device", "if it is another: --device NAME")
     if said.source and said.count != gpus:
         choices.assume(f"{said.source} lists {said.count} GPUs, the matrix has {gpus}", "node.gpus", "are all of them of one machine?")
-    if said.source and not said.devices:
-        choices.assume(f"the text names {said.listed}, which the catalogue does not have", "device", "write a device file: --device FILE")
-    elif len(said.products) > 1:
-        choices.assume(f"the text names several GPUs ({said.listed})", "device", "say which: --device NAME")
-    elif device is not None and said.devices and _device(said) not in (None, files.find("devices", device).stem):
+    if device is None and said.source and _device(said) is None:
+        problem = f"{said.source} names {said.listed}"
+        problem += ": which of them?" if len(said.products) > 1 else ", which the catalogue does not have"
+        raise TopologyError(
+            Finding(problem, "device", suggestion="say which: --device NAME, or --device FILE for a device file of your own")
+        )
+    if device is not None and said.devices and _device(said) not in (None, files.find("devices", device).stem):
         choices.assume(f"{device} was asked for, the text names {said.listed}", "device")
 
 

@@ -101,6 +101,17 @@ def test_what_is_listed_and_what_is_not_agree_or_are_said() -> None:
     )
 
 
+def test_a_gpu_that_the_catalogue_lacks_is_asked_for() -> None:
+    other = LIST.replace("NVIDIA L40S", "NVIDIA H200 NVL") + MATRIX
+    with pytest.raises(
+        TopologyError, match="nvidia-smi -L names NVIDIA H200 NVL, which the catalogue does not have; say which: --device NAME"
+    ):
+        taken(other)
+    assert taken(other, "h100-nvl").tree["node"]["device"] == "h100-nvl-94gb"
+    with pytest.raises(TopologyError, match="names NVIDIA A10G, NVIDIA L40S: which of them"):
+        taken(LIST.replace("0: NVIDIA L40S", "0: NVIDIA A10G") + MATRIX)
+
+
 def test_every_product_is_a_device_of_the_catalogue() -> None:
     assert {device for _, device in PRODUCTS} <= set(files.names("devices"))
     assert device_of("NVIDIA RTX PRO 6000 Blackwell Server Edition") == "rtx-pro-6000-96gb"
