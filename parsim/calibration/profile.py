@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from parsim.calibration.measurements import CollectiveTime, Copy, Core, DeviceFa
 from parsim.errors import Finding, ScenarioError
 from parsim.kernel import Attention, Gemm
 from parsim.scenario import files
+from parsim.units import parse
 
 _PRODUCTS = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1, "aten::_scaled_mm": 0, "aten::linear": 0,
              "aten::mkldnn_linear": 0, "mkldnn::_linear_pointwise": 0}  # fmt: skip
@@ -33,6 +35,9 @@ _CORES = {
     "aten::_scaled_dot_product_cudnn_attention_backward": ("cudnn", 1, 14),
 }
 """operation -> kernel, index of the query, index of is_causal (pytorch aten/src/ATen/native/native_functions.yaml)"""
+_TF32 = re.compile(r"tf32|tensorop_s1688gemm|s1688gemm_f32|_s1688", re.IGNORECASE)
+"""kernels that multiply fp32 operands on tensor cores: by name, or by their instruction (1688 with fp32 operands is that of TF32:
+CUTLASS, include/cutlass/arch/mma_sm80.h)"""
 _TYPES = {"float": "fp32", "double": "fp64", "c10::Half": "fp16", "c10::BFloat16": "bf16", "c10::Float8_e4m3fn": "fp8",
           "c10::Float8_e5m2": "fp8"}  # fmt: skip
 _BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
@@ -95,9 +100,20 @@ def _shape(operation: Operation) -> Gemm | None:
     batch = a[0] if len(b) == 3 else 1
     rows = a[-2] if len(b) == 3 else math.prod(a[:-1])
     columns = b[-2] if operation.name in _LINEAR else b[-1]
-    if any("tf32" in kernel.name.lower() for kernel in operation.kernels) and dtype == "fp32":
+    if dtype == "fp32" and any(_TF32.search(kernel.name) for kernel in operation.kernels):
         dtype = "tf32"
     return Gemm(rows, columns, a[-1], batch, dtype, _BYTES[dtype])
+
+
+def product_sizes(name: str, args: Mapping[str, Any]) -> tuple[int, int, int] | None:
+    """(m, n, k) of an operation that multiplies two matrices, by the shapes recorded beside it; None for others."""
+    left, dims = _PRODUCTS.get(name), args.get("Input Dims")
+    if left is None or name in _LINEAR or not isinstance(dims, list) or len(dims) < left + 2:  # a linear calls one of the others
+        return None
+    a, b = dims[left], dims[left + 1]
+    if not all(isinstance(side, list) and len(side) >= 2 and all(type(size) is int and size > 0 for size in side) for side in (a, b)):
+        return None
+    return a[-2], b[-1], a[-1]
 
 
 def _forward_products(operations: Iterable[Operation]) -> dict[int, Gemm]:
@@ -277,9 +293,8 @@ def import_profile(path: str, *, device: str | None = None, name: str | None = N
     """
     trace = read_trace(path)
     tables = tables_of(trace, f"PyTorch profiler, {Path(path).name}")
-    if not (tables.gemm or tables.attention or tables.copy or tables.collectives):
-        repair = "record with activities=[CPU, CUDA] and record_shapes=True"
-        raise ScenarioError(Finding("holds no product, attention, copy or collective with its shape", file=path, suggestion=repair))
+    if not (tables.gemm or tables.attention):
+        raise ScenarioError(_nothing_computed(trace, tables, path))
     tables.date = _date(trace)
     tables.versions = _versions(trace)
     facts = _facts(trace)
@@ -295,6 +310,7 @@ def import_profile(path: str, *, device: str | None = None, name: str | None = N
     if other:
         tables.notes.append(f"the trace was recorded on {facts.name}, its times are put on {document.tree.get('name', base)}")
     peaks = dict(document.tree.get("compute") or {}).get("peak") or {}
+    _as_tf32(tables, peaks, str(document.tree.get("name", base)))
     lacking = tuple(dtype for dtype in tables.dtypes if dtype not in peaks)
     if lacking:
         tables.notes.append(f"left out: kernels in {', '.join(lacking)}: {document.tree.get('name', base)} has no such peak")
@@ -309,6 +325,34 @@ def import_profile(path: str, *, device: str | None = None, name: str | None = N
     text = to_yaml(tree, head)
     checked(text, "the imported device")
     return ProfiledDevice(called, tree, text, tables, whole=True, base=base)
+
+
+def _nothing_computed(trace: ProfilerTrace, tables: MeasuredTables, path: str) -> Finding:
+    """The finding of a trace without matrix products: what it holds instead."""
+    held = {
+        "operations": len(trace.operations),
+        "kernels": sum(kernel.kind == "kernel" for kernel in trace.kernels),
+        "sizes of copies": len(tables.copy),
+        "collectives": len(tables.collectives),
+    }
+    listed = ", ".join(f"{what}: {count}" for what, count in held.items() if count) or "nothing that was timed"
+    without = next((f"; {note}" for note in tables.notes if "carry no shapes" in note), "")
+    repair = "record a training step with activities=[CPU, CUDA] and record_shapes=True"
+    return Finding(f"holds no matrix product with its shape ({listed}){without}", file=path, suggestion=repair)
+
+
+def _as_tf32(tables: MeasuredTables, peaks: Mapping[str, Any], device: str) -> None:
+    """Products of fp32 operands that are faster than the device's fp32 are TF32 products: nothing else is."""
+    if "fp32" not in peaks or "tf32" not in peaks:
+        return
+    peak = float(parse(peaks["fp32"], "flops"))
+    fast = [row for row in tables.gemm if row.shape.dtype == "fp32" and row.shape.flop > peak * row.time.seconds]
+    if not fast:
+        return
+    rate = max(row.shape.flop / row.time.seconds for row in fast)
+    beyond = f"{len(fast)} products of fp32 operands run at up to {rate / 1e12:.3g} TFLOP/s, {device} has {peak / 1e12:.3g} in fp32"
+    tables.notes.append(f"{beyond}: they are TF32 products")
+    tables.gemm = [replace(row, shape=replace(row.shape, dtype="tf32")) if row in fast else row for row in tables.gemm]
 
 
 def _facts(trace: ProfilerTrace) -> DeviceFacts:

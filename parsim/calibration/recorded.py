@@ -9,12 +9,14 @@ caller says.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from parsim.calibration.kineto import REPAIR, events_of, read_bytes
-from parsim.calibration.profile import COLLECTIVES, ELEMENT_BYTES
+from parsim.calibration.profile import COLLECTIVES, ELEMENT_BYTES, product_sizes
 from parsim.errors import Finding, ScenarioError
 from parsim.study.diagnose_classes import ATTENTION, GEMM, MEMORY, OP, OPTIMIZER, GpuSlice, Recorded, Window
 
@@ -47,9 +49,10 @@ def read_recorded(paths: Sequence[str | Path], steps: int | None = None) -> Reco
     findings: list[Finding] = []
     ranks: dict[int, Sequence[Window]] = {}
     notes: list[str] = []
+    job = _Job()
     for number, path in enumerate(paths):
         try:
-            windows = _of_file(path, number, steps, notes)
+            windows = _of_file(path, number, steps, notes, job)
         except ScenarioError as error:
             findings += error.findings
             continue
@@ -57,10 +60,28 @@ def read_recorded(paths: Sequence[str | Path], steps: int | None = None) -> Reco
         ranks |= windows
     if findings:
         raise ScenarioError(findings)
-    return Recorded(ranks, ", ".join(Path(path).name for path in paths), tuple(dict.fromkeys(notes)))
+    names = ", ".join(Path(path).name for path in paths)
+    return Recorded(ranks, names, tuple(dict.fromkeys(notes)), job.world, dict(job.products))
 
 
-def _of_file(path: str | Path, number: int, steps: int | None, notes: list[str]) -> dict[int, Sequence[Window]]:
+@dataclass
+class _Job:
+    """What files say about the job that was recorded."""
+
+    world: int = 0
+    products: Counter[tuple[int, int, int]] = field(default_factory=Counter)
+
+    def add(self, events: Sequence[Any], about: Mapping[str, Any]) -> None:
+        distributed = about.get("distributedInfo")
+        world = distributed.get("world_size") if isinstance(distributed, Mapping) else None
+        self.world = max(self.world, world) if type(world) is int else self.world
+        for event in events:
+            args = event.get("args")
+            if event.get("cat") == "cpu_op" and isinstance(args, Mapping) and (shape := product_sizes(str(event.get("name")), args)):
+                self.products[shape] += 1
+
+
+def _of_file(path: str | Path, number: int, steps: int | None, notes: list[str], job: _Job) -> dict[int, Sequence[Window]]:
     name = str(path)
     events, about = events_of(read_bytes(path), name)
     other = about.get("otherData")
@@ -70,6 +91,8 @@ def _of_file(path: str | Path, number: int, steps: int | None, notes: list[str])
     if not work:
         repair = "record with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
         raise ScenarioError(Finding("holds no work of a GPU", suggestion=repair, file=name))
+    _multiplies(work, name)
+    job.add(events, about)
     rank = _rank(about, name, number)
     windows = _windows(events, work, steps, name, notes)
     starts = sorted(window[0] for window in windows)
@@ -81,6 +104,26 @@ def _of_file(path: str | Path, number: int, steps: int | None, notes: list[str])
         stretches = tuple(stretch for event in mine if (stretch := _stretch(event, notes)) is not None)
         recorded.append(Window(begin * 1e-6, max(end, min(last, after)) * 1e-6, stretches, count))
     return {rank: tuple(recorded)}
+
+
+def _multiplies(work: Sequence[Any], name: str) -> None:
+    """Refuse a trace without matrix products, with what it holds instead."""
+    held: Counter[str] = Counter()
+    for event in work:
+        label = str(event.get("name"))
+        args = event.get("args")
+        if event.get("cat") != "kernel":
+            held["copies and fills"] += 1
+        elif (isinstance(args, Mapping) and args.get("Collective name") is not None) or _NCCL.search(label):
+            held["kernels of collectives"] += 1
+        else:
+            kind = next((kind for kind, pattern in _CLASSES if pattern.search(label)), "")
+            held[f"kernels of {kind}" if kind else "other kernels"] += 1
+    if f"kernels of {GEMM}" in held or f"kernels of {ATTENTION}" in held:
+        return
+    listed = ", ".join(f"{count} {what}" for what, count in held.most_common())
+    text = f"holds no matrix product, but {listed}: it is no trace of a training step"
+    raise ScenarioError(Finding(text, suggestion="record a whole step: profiler.step() behind optimizer.step()", file=name))
 
 
 def _rank(about: Mapping[str, Any], name: str, number: int) -> int:

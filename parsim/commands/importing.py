@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from parsim.errors import Finding, InputError, ScenarioError
-from parsim.terminal import Debug, Json, remark, say, say_json, standard_input
+from parsim.terminal import Debug, Json, TrustCode, remark, say, say_json, standard_input
 
 
 class _Commands(TyperGroup):
@@ -24,6 +24,7 @@ class _Commands(TyperGroup):
 
 
 TOOLS = "megatron | deepspeed | accelerate | hf | llama-factory | axolotl | torchtitan | neox | nemo | flagscale"
+_TRUST = "importing a module runs the code of its file: if you trust it, add --trust-code"
 imports = typer.Typer(name="import", cls=_Commands, help="Turn foreign files into YAML to read and edit.", no_args_is_help=True)
 
 
@@ -90,6 +91,53 @@ def _variables(words: list[str]) -> dict[str, str]:
     if wrong:
         raise ScenarioError([Finding(f"{word!r} is not NAME=VALUE", "--set", word, "for example --set NNODES=4") for word in wrong])
     return {name: value for name, _, value in (word.partition("=") for word in words)}
+
+
+@imports.command()
+def module(
+    file: Annotated[str, typer.Argument(metavar="FILE.py:FUNCTION", help="A function that returns the torch.nn.Module.")],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--inputs", metavar="2x128:int64", help="Shape and type of an example input, labels=2x128:int64 by name; repeatable."),
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="fp32 | fp16 | bf16: cast the module; default: as it is.")] = None,
+    on: Annotated[str | None, typer.Option(metavar="MACHINE", help='One machine: a topology, or a box such as "8x a100-80gb".')] = None,
+    name: Annotated[str | None, typer.Option(help="What to call it; default: the function's name.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the scenario here instead of to standard output.")] = None,
+    as_json: Json = False,
+    trust_code: TrustCode = False,
+    debug: Debug = False,
+) -> None:
+    """Trace a PyTorch module on the meta device and write it as a scenario: its operators, shapes and parameters."""
+    from parsim.scenario.trust import code_file, is_trusted, refusal
+
+    if code_file(file) is None or not file.rpartition(":")[2].isidentifier():
+        hint = "write FILE.py:FUNCTION, for example model.py:make_model"
+        raise ScenarioError(Finding(f"{file} names no function of a Python file", value=file, suggestion=hint, file="command line"))
+    if dtype not in (None, "fp32", "fp16", "bf16"):
+        raise ScenarioError(Finding(f"{dtype!r} is not known", "--dtype", dtype, "write fp32, fp16 or bf16", file="command line"))
+    if not is_trusted(trust_code):
+        raise ScenarioError(replace(refusal(file, "", sealed=True), suggestion=_TRUST, file="command line"))
+    from parsim.calibration.module_trace import traced_module
+    from parsim.interop.module import import_traces
+
+    traces = traced_module(file, inputs or (), dtype)
+    imported = import_traces(*traces, file, name=name or file.rpartition(":")[2], on=on)
+    for finding in imported.warnings:
+        remark(f"warning: {finding}")
+    if out is not None:
+        from parsim.report.write import write_new
+
+        write_new(out, imported.yaml)
+    if as_json:
+        warnings = [finding.as_dict() for finding in imported.warnings]
+        rest = {"to_fill": list(imported.to_fill), "warnings": warnings, "file": None if out is None else str(out)}
+        say_json({"parsim": 1, "tool": "torch", "scenario": imported.tree, "counted": dict(imported.facts), **rest})
+    elif out is None:
+        say(imported.yaml, escapes=True)
+    else:
+        holes = f" Fill in {', '.join(imported.to_fill)}, then" if imported.to_fill else " Next"
+        say(f"Wrote {out}.{holes}: parsim run {out}", escapes=True)
 
 
 @imports.command()

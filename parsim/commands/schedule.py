@@ -72,11 +72,13 @@ def schedule(
         int, typer.Option(min=0, max=1, help="First rank and micro-batch of the drawings: 1 as papers have it (Device 1).")
     ] = 0,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the schedule as a table to start from.")] = None,
+    csv_format: Annotated[str, typer.Option(help="parsim | torch: torch.distributed.pipelining's _load_csv reads the latter.")] = "parsim",
     as_json: Json = False,
     trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
     """Compare pipeline schedules: makespan, period, bubble and its closed form, in flight; draw them as papers do."""
+    from parsim.parallel.schedules.torch_csv import torch_text
     from parsim.study import schedule as study
     from parsim.study.schedule_inputs import activation_bytes, entries
     from parsim.study.schedule_inputs import times as read_times
@@ -85,7 +87,7 @@ def schedule(
     findings: list[Finding] = []
     figures = [*(out or ()), *([pdf] if pdf is not None else ())]
     inches = attempt(lambda: _inches(width), findings)
-    findings += [*_options(sends, labels), *_files(figures, pdf, csv)]
+    findings += [*_options(sends, labels, csv_format), *_files(figures, pdf, csv)]
     size = attempt(lambda: activation_bytes(activation), findings)
     chunks = attempt(lambda: _chunks(virtual), findings)
     seconds = attempt(lambda: read_times(times, communication=comm, stage_times=stage_times, overlap=sends != "blocking"), findings)
@@ -94,6 +96,9 @@ def schedule(
         findings.append(Finding(f"a table holds one schedule, not {len(schedules)}", "--csv", str(csv), "name one schedule"))
     if findings or schedules is None or seconds is None or inches is None:
         raise ScenarioError(findings)
+    for entry in schedules:
+        if entry.left_out:
+            remark(f"{entry.label}: {entry.left_out} messages and collectives of a lowered table are left out: parsim places them itself")
     try:
         results = study.simulate(schedules, seconds, size)
     except study.ScheduleDeadlockError as error:
@@ -106,7 +111,8 @@ def schedule(
     if csv is not None:
         from parsim.report.write import write_new
 
-        write_new(csv, table_text(schedules[0]))
+        only = schedules[0]
+        write_new(csv, torch_text(only.rows, only.overlapped) if csv_format == "torch" else table_text(only))
     written = [str(file) for file in (*figures, *([csv] if csv is not None else ()))]
     if as_json:
         say_json(document(results, seconds) | ({"files": written} if written else {}))
@@ -114,11 +120,15 @@ def schedule(
         say("\n".join([text(results, seconds), *letters, *([f"\nWrote {', '.join(written)}"] if written else [])]))
 
 
-def _options(sends: str, labels: str) -> list[Finding]:
+def _options(sends: str, labels: str, csv_format: str) -> list[Finding]:
     """Findings for words that the options do not know."""
     return [
         Finding(f"{value!r} is not known", option, value, f"write {' or '.join(known)}")
-        for option, value, known in (("--sends", sends, ("overlapped", "blocking")), ("--labels", labels, _LABELS))
+        for option, value, known in (
+            ("--sends", sends, ("overlapped", "blocking")),
+            ("--labels", labels, _LABELS),
+            ("--csv-format", csv_format, ("parsim", "torch")),
+        )
         if value not in known
     ]
 

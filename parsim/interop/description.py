@@ -65,8 +65,10 @@ class Imported:
 
 MOST_NVLINKS = 18
 """NVLinks of one GPU, H100 and later; the limit where the GPU is unknown"""
-_USUAL = ("h100-sxm-80gb", "a100-sxm-80gb", "v100-sxm2-32gb", "a100-pcie-80gb", "h800-sxm-80gb")
+_USUAL = ("h100-sxm-80gb", "a100-sxm-80gb", "v100-sxm2-32gb", "a100-pcie-80gb")
 """the first to take where several fit"""
+_EXPORT_NVLINKS = 8
+"""links of A800 and H800, and of parts of other machines: nothing is the usual one"""
 _SOCKETS = {"amd": "socket-amd", "intel": "socket-sapphire-rapids", "ibm": "socket-power9", "arm": "socket-arm"}
 _WIRED = {"nvswitch": ("nvswitch",), "mesh": ("nvlink-mesh",), "bridges": ("nvlink-pairs", "pcie")}
 
@@ -79,6 +81,10 @@ PCI_DEVICES = {
     0x10DE2335: "h200-sxm-141gb", 0x10DE2901: "b200-sxm-180gb", 0x10DE2941: "gb200-186gb", 0x100274A1: "mi300x-192gb",
     0x10DE20F3: "a800-sxm-80gb", 0x10DE2324: "h800-sxm-80gb", 0x10DE2329: "h20-sxm-96gb", 0x10DE3182: "b300-sxm-288gb",
     0x10DE31C2: "gb300-288gb", 0x100274A5: "mi325x-256gb", 0x100275A3: "mi355x-288gb",
+    0x10DE2B85: "rtx-5090-32gb", 0x10DE2BB1: "rtx-pro-6000-96gb", 0x10DE2BB5: "rtx-pro-6000-96gb", 0x10DE26B1: "rtx-6000-ada-48gb",
+    0x10DE27B8: "l4-24gb", 0x10DE2236: "a10-24gb", 0x10DE20B7: "a30-24gb", 0x10DE2235: "a40-48gb", 0x10DE15F8: "p100-pcie-16gb",
+    0x10DE2206: "rtx-3080-10gb", 0x10DE1E04: "rtx-2080-ti-11gb", 0x10DE1E07: "rtx-2080-ti-11gb",
+    0x10DE2342: "gh200-96gb", 0x10DE2321: "h100-nvl-94gb",
 }  # fmt: skip
 """PCI vendor and device to catalogue name (pci-ids.ucw.cz)"""
 
@@ -129,6 +135,9 @@ class Choices:
         if not fitting:
             repair = f"name it: --device NAME, one of {', '.join(files.names('devices'))}, or a device file"
             raise TopologyError(Finding(f"the description shows GPUs with {evidence}, not which they are", "device", suggestion=repair))
+        if nvlinks == _EXPORT_NVLINKS:
+            repair = f"say which: --device {' or '.join(fitting)}"
+            raise TopologyError(Finding(f"GPUs with {evidence} are several: {', '.join(fitting)}", "device", suggestion=repair))
         others = f"; {', '.join(fitting[1:])} would look the same" if len(fitting) > 1 else ""
         self.assume(f"{fitting[0]} is assumed from {evidence}{others}", "device", "say which it is: --device NAME")
         return gpu_named(fitting[0])

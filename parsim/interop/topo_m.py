@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from parsim.errors import Finding, TopologyError
+from parsim.hardware.fabric.links import standard_kind
 from parsim.interop.description import MOST_NVLINKS, Choices, Facts, Gpu, Imported, finish
 from parsim.interop.drawing import NVLINK_HEADINGS, Drawing, Wire, between_cpus
+from parsim.interop.product_names import Named, named
+from parsim.interop.rocm_matrix import is_rocm, read_rocm
 from parsim.interop.topo_graph import Nvlinks, PcieTree, left_out, nics_of, nvlinks, pcie_tree
 from parsim.interop.topo_matrix import Matrix, read_matrix
+from parsim.scenario import files
 
 ORIGIN = "nvidia-smi topo -m"
 
@@ -47,16 +52,22 @@ def import_topo(text: str, *, device: str | None, nic: str | None, pcie: str | N
         TopologyError: no usable matrix, unknown words, options that do not exist, a GPU that nothing tells.
         ScenarioError: no such device.
     """
-    choices = Choices(device, nic, pcie, cpu)
-    matrix = read_matrix(text)
+    said = named(text)
+    matrix = _matrix(text, said)
+    choices = Choices(device or _device(said), nic, pcie or _slot(said), cpu)
     choices.findings += matrix.warnings
-    if device is None:
+    _check_named(said, device, len(matrix.gpus), choices)
+    pcie = choices.pcie
+    if choices.device is None and is_rocm(text):
+        repair = f"name it: --device NAME, for example {', '.join(name for name in files.names('devices') if name.startswith('mi'))}"
+        raise TopologyError(Finding("the tables of rocm-smi do not name the GPU", "device", suggestion=repair))
+    if choices.device is None:
         shown_links = nvlinks(matrix, MOST_NVLINKS)
         gpu = choices.gpu(shown_links.wiring, max(shown_links.per_gpu))
     else:
         gpu = choices.gpu("none", 0)
     links = nvlinks(matrix, gpu.device.nvlinks, gpu.device.name)
-    if links.wiring != "none" and max(links.per_gpu) < gpu.device.nvlinks and device is not None:
+    if links.wiring != "none" and max(links.per_gpu) < gpu.device.nvlinks and choices.device is not None:
         shown = max(links.per_gpu)
         problem = f"{gpu.device.name} has {gpu.device.nvlinks} NVLinks, the matrix shows {shown}"
         choices.assume(problem, "device", "is it another GPU, or are some not visible?")
@@ -72,6 +83,50 @@ def import_topo(text: str, *, device: str | None, nic: str | None, pcie: str | N
     drawing.ports = [f"nic{number}" for number in usable]
     drawing.network, drawing.cpu = nic or "", maker
     return finish(drawing, choices, lambda _: facts)
+
+
+def _matrix(text: str, said: Named) -> Matrix:
+    """The matrix of nvidia-smi or of rocm-smi; of other lists, what they are and what they lack."""
+    if is_rocm(text):
+        return read_rocm(text)
+    try:
+        return read_matrix(text)
+    except TopologyError as error:
+        if not said.source or "no topology matrix" not in error.findings[0].message:
+            raise
+        count = f"{said.count} x " if len(said.products) == 1 else f"{said.count} devices: "
+        problem = f"is the list of {said.source} ({count}{said.listed}), which does not say how the GPUs are joined"
+        tool = "rocm-smi --showtopo" if said.source == "rocm-smi" else "nvidia-smi topo -m"
+        known = f"; or without a topology: cluster: {said.count}x {said.devices[0]}" if len(said.devices) == 1 else ""
+        raise TopologyError(Finding(problem, suggestion=f"add the output of {tool} to it{known}")) from None
+
+
+def _device(said: Named) -> str | None:
+    """The one device that the text names and the catalogue has."""
+    known = [name for name in said.devices if name in files.names("devices")]
+    return known[0] if len(known) == 1 == len(said.products) else None
+
+
+def _slot(said: Named) -> str | None:
+    """The PCIe link kind that the text names, if it is one that parsim knows."""
+    kind = standard_kind(said.pcie) if said.pcie else None
+    return said.pcie if kind is not None and kind.medium == "pcie" else None
+
+
+def _check_named(said: Named, device: str | None, gpus: int, choices: Choices) -> None:
+    """Say where the text and the user differ, and where a list has other GPUs than the matrix."""
+    if device is None and not said.source and _device(said):
+        choices.assume(f"{said.devices[0]} is what the words beside the matrix name", "device", "if it is another: --device NAME")
+    if said.source and said.count != gpus:
+        choices.assume(f"{said.source} lists {said.count} GPUs, the matrix has {gpus}", "node.gpus", "are all of them of one machine?")
+    if device is None and said.source and _device(said) is None:
+        problem = f"{said.source} names {said.listed}"
+        problem += ": which of them?" if len(said.products) > 1 else ", which the catalogue does not have"
+        raise TopologyError(
+            Finding(problem, "device", suggestion="say which: --device NAME, or --device FILE for a device file of your own")
+        )
+    if device is not None and said.devices and _device(said) not in (None, files.find("devices", device).stem):
+        choices.assume(f"{device} was asked for, the text names {said.listed}", "device")
 
 
 def _explain(machine: _Machine, excluded: tuple[int, ...], unassigned: tuple[int, ...], choices: Choices) -> None:

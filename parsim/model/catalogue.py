@@ -1,4 +1,4 @@
-"""From a parsed model description, of any of the five kinds, to a `Model`.
+"""From a parsed model description, of any of the six kinds, to a `Model`.
 
 | the tree has | it is |
 |---|---|
@@ -7,6 +7,7 @@
 | ``family`` | a catalogue file or a user's own transformer |
 | ``input`` and ``layers`` | a plain network (MLP, CNN) |
 | ``stages`` | measured stage times |
+| ``input`` and ``blocks`` | a module that was traced |
 """
 
 from __future__ import annotations
@@ -51,6 +52,10 @@ def build_model(
         from parsim.model.plain import plain_model
 
         return plain_model(_fields(tree), name, loss)
+    if kind == "traced":
+        from parsim.model.traced import traced_model
+
+        return traced_model(_fields(tree), name, loss, tree.get("parameters"))
     if kind == "stages":
         from parsim.model.stages import build_stages
 
@@ -70,7 +75,7 @@ def build_model(
 def read_architecture(tree: Mapping[str, Any], *, base_lookup: Lookup, path: str = "model") -> TransformerConfig:
     """The architecture of a transformer tree (``base``, ``model_type`` or ``family``), without building it."""
     kind, tree = _unfold(tree, base_lookup, ())
-    if kind in ("plain", "stages"):
+    if kind in ("plain", "stages", "traced"):
         raise ModelError(Finding("this model is not a transformer", path))
     return _config(kind, tree, path)
 
@@ -101,6 +106,8 @@ def _kind(tree: Mapping[str, Any]) -> str:
         return "transformer"
     if "model_type" in tree or "architectures" in tree:
         return "huggingface"
+    if "blocks" in tree:
+        return "traced"
     if "input" in tree or isinstance(tree.get("layers"), list):
         return "plain"
     raise ModelError(Finding("cannot tell what kind of model this is", "model", sorted(map(str, tree)), _kinds()))
@@ -108,7 +115,7 @@ def _kind(tree: Mapping[str, Any]) -> str:
 
 def _kinds() -> str:
     return (
-        "write base and changes, family and sizes, input and layers, stages, or give a Hugging Face config.json; "
+        "write base and changes, family and sizes, input and layers or blocks, stages, or give a Hugging Face config.json; "
         f"families: {', '.join(FAMILIES)}"
     )
 

@@ -21,6 +21,7 @@ from parsim.model.mixture import GroupedLinear, Router
 from parsim.model.model import Block, Model, Operator, Workload, operator_parameter_count
 from parsim.model.selective_scan import SelectiveScan
 from parsim.model.sparse_attention import HeadProducts, LightningIndexer, SparseCore
+from parsim.model.traced_operators import Product
 
 PASSES = ("forward", "backward_input", "backward_weight")
 ELEMENTWISE = "elementwise"
@@ -42,6 +43,7 @@ _BY_KIND: Mapping[type, str] = {
     Router: "router",
     GroupedLinear: "experts",
     Loss: "loss",
+    Product: "product of activations",
 }
 
 
@@ -107,7 +109,7 @@ def _bytes(kernels: Iterable[Kernel]) -> float:
 
 def _name(operator: Operator, block: Block) -> str:
     if not isinstance(operator, Linear):
-        return _BY_KIND.get(type(operator), ELEMENTWISE)
+        return next((_BY_KIND[kind] for kind in type(operator).__mro__ if kind in _BY_KIND), ELEMENTWISE)
     if operator.name.startswith("mixture."):
         return "shared expert"
     if operator.name.startswith("mlp_"):

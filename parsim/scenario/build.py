@@ -179,6 +179,7 @@ class Builder(MachineBuilder):
     def _model(self, divisor: int = 0) -> Model:
         """The model; its vocabulary is padded as it says itself, else to a multiple of `divisor` x tensor size."""
         from parsim.model.catalogue import build_model
+        from parsim.model.traced import traced_warnings
 
         settings = self.settings
         relative = folder(self.scenario.origins, "model", self.scenario.source)
@@ -192,6 +193,7 @@ class Builder(MachineBuilder):
             divisor=divisor,
             lengths=lengths_of(settings.training),
         )
+        self.warnings += traced_warnings(model)
         if isinstance(tree.get("input"), dict):
             self.input_dtype = str(tree["input"].get("dtype", ""))
         length = settings.training.sequence_length

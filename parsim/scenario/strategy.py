@@ -265,6 +265,9 @@ def with_schedule(split: Parallelism, scenario: Scenario, micro_batches: int) ->
         raise PlanError(refusal(section.schedule, SCHEDULE))
     table = _table(section, source, micro_batches)
     rows = table.rows
+    if table.left_out:
+        text = f"a lowered table of torch: its {table.left_out} messages and collectives are not supported yet in a scenario"
+        raise PlanError(Finding(text, SCHEDULE, section.schedule, "keep the passes: parsim schedule FILE --csv NEW.csv"))
     if len(rows) != section.size:
         text = f"the schedule has {len(rows)} rows, but parallel.pipeline.size is {section.size}"
         raise PlanError(Finding(text, SCHEDULE, len(rows), "write one row per pipeline rank"))

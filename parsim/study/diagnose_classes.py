@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,6 +124,10 @@ class Recorded:
     source: str = ""
     notes: tuple[str, ...] = ()
     """what was left out or supposed when reading"""
+    world: int = 0
+    """ranks of the recorded job; 0: the traces do not say"""
+    products: Mapping[tuple[int, int, int], int] = field(default_factory=dict)
+    """(m, n, k) of recorded matrix products -> how many; empty where shapes were not recorded"""
 
     @property
     def slices(self) -> Iterator[GpuSlice]:

@@ -32,7 +32,8 @@ UNDECIDED = (
 
 def text(diagnosis: Diagnosis, evidence: Evidence | None = None, wires: NcclEvidence | None = None) -> str:
     """What `parsim diagnose` prints."""
-    lines = [diagnosis.question.scenario.name, *_gap(diagnosis, evidence), *left_out(diagnosis.report.measured), ""]
+    head = [diagnosis.question.scenario.name, *_another_job(evidence)]
+    lines = [*head, *_gap(diagnosis, evidence), *left_out(diagnosis.report.measured), ""]
     if evidence is not None:
         lines += [*_classes(evidence), "", *_attributed(evidence), ""]
     if wires is not None:
@@ -42,6 +43,14 @@ def text(diagnosis: Diagnosis, evidence: Evidence | None = None, wires: NcclEvid
     if diagnosis.question.peak_memory is not None:
         lines += [*_memory(diagnosis), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _another_job(evidence: Evidence | None) -> list[str]:
+    """What says that the trace is of another job, before anything is concluded from it."""
+    if evidence is None or not evidence.another_job:
+        return []
+    lines = wrapped("! The trace seems to be of another job than the scenario; what follows would then explain nothing:")
+    return [*lines, *(line for reason in evidence.another_job for line in wrapped(f"- {reason}", hang="  "))]
 
 
 def _gap(diagnosis: Diagnosis, evidence: Evidence | None) -> list[str]:
@@ -288,6 +297,7 @@ def _evidence_document(evidence: Evidence) -> dict[str, Any]:
         for one in evidence.ranking
     ]  # fmt: skip
     return {
+        "another_job": list(evidence.another_job),
         "source": evidence.recorded.source, "step_time_s": evidence.recorded.step_time, "notes": list(evidence.recorded.notes),
         "chi2": {"before": evidence.before, "after": evidence.after}, "best": list(evidence.best), "ranking": ranking,
         "unseen": [cause.name for cause in evidence.unseen], "classes": classes,

@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 
 from parsim.errors import Finding, InputError, ScenarioError
 from parsim.report import Report
-from parsim.scenario.built import Built
+from parsim.scenario.built import Built, clock_of, plan_of
 from parsim.scenario.scenario import Scenario
 from parsim.study.diagnose import Simulator, solve
 from parsim.study.diagnose_causes import Cause, Setting, UncertainParameter, parameters, settings
 from parsim.study.diagnose_classes import COMPUTE, OP, Recorded, features, predicted, refuse, told_apart, without_waits
+from parsim.study.diagnose_job import other_job
 
 Vector = NDArray[np.float64]
 Key = tuple[int, str]
@@ -86,6 +87,8 @@ class Evidence:
     ranking: tuple[Attribution, ...] = ()
     unseen: tuple[Cause, ...] = field(default=())
     """causes that leave no mark on these ranks"""
+    another_job: tuple[str, ...] = ()
+    """what says that the trace is not of the scenario's job"""
 
     @property
     def described(self) -> bool:
@@ -342,9 +345,10 @@ def attributed(
     """
     refuse(built)
     total = len(built.gpus)
-    if strange := [rank for rank in recorded.ranks if not 0 <= rank < total]:
-        text = f"rank {strange[0]} is in the trace, the scenario has {total} (0 to {total - 1})"
-        raise ScenarioError(Finding(text, "--trace", strange[0], "give the scenario of the recorded run"))
+    if outside := [rank for rank in recorded.ranks if not 0 <= rank < total]:
+        text = f"rank {outside[0]} is in the trace, the scenario has {total} (0 to {total - 1})"
+        told = f"; it is of {recorded.world} ranks" if recorded.world else ""
+        raise ScenarioError(Finding(text + told, "--trace", outside[0], "give the scenario of the recorded run"))
     ranks = sorted(recorded.ranks)
     simulate: Callable[[Scenario, Sequence[int]], Recorded] = predicted
     if any(one.kind == OP for one in recorded.slices):
@@ -356,7 +360,12 @@ def attributed(
     attributor.add(progress("Trying causes", causes, len(causes)))
     shown = attributor.evidence(recorded)
     simulator = Simulator(scenario)
-    return replace(shown, ranking=tuple(replace(one, step=simulator.step(one.arguments)) for one in shown.ranking[:6]) + shown.ranking[6:])
+    strange = other_job(built, plan_of(built, clock_of(built)), recorded, attributor.base)
+    return replace(
+        shown,
+        another_job=strange,
+        ranking=tuple(replace(one, step=simulator.step(one.arguments)) for one in shown.ranking[:6]) + shown.ranking[6:],
+    )
 
 
 def _bare(scenario: Scenario, ranks: Sequence[int]) -> Recorded:

@@ -39,6 +39,8 @@ class LabSchedule:
     """(line, column) of every slot in `file`"""
     overlapped: Overlapped = APART
     """slots that run a forward and a backward at once"""
+    left_out: int = 0
+    """messages and collectives of a lowered table of torch"""
 
     @property
     def ranks(self) -> int:
@@ -366,9 +368,8 @@ def _legal(name: str, table: Table, ranks: int | None, micro_batches: int | None
     count = 1 + max(slot.micro_batch for row in table.rows for slot in row)
     if micro_batches is not None and count != micro_batches:
         raise PlanError(Finding(f"has {count} micro-batches, but -m is {micro_batches}", "-m", micro_batches, "leave -m out", file=name))
-    return _checked(
-        LabSchedule("custom", name, table.rows, count, file=name, places=table.places, overlapped=table.overlapped), micro_batches
-    )
+    entry = LabSchedule("custom", name, table.rows, count, file=name, places=table.places, overlapped=table.overlapped)
+    return _checked(replace(entry, left_out=table.left_out), micro_batches)
 
 
 def _checked(entry: LabSchedule, micro_batches: int | None) -> LabSchedule:

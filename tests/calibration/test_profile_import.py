@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from parsim.calibration.calibrate import checked
 from parsim.calibration.kineto import parse_trace, read_trace
-from parsim.calibration.profile import import_profile, tables_of
+from parsim.calibration.measurements import MeasuredTables, Product, Timing
+from parsim.calibration.profile import _TF32, _as_tf32, import_profile, tables_of
 from parsim.cli import execute
 from parsim.errors import InputError
 from parsim.hardware.kernels import kernel_time
@@ -149,7 +150,7 @@ def test_a_real_trace_of_this_machine(torch, tmp_path):
         ('{"traceEvents": 3}', "no traceEvents"),
         (
             '{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::relu", "ts": 1, "dur": 2}]}',
-            "no product, attention, copy or collective",
+            "no matrix product with its shape (operations: 1)",
         ),
     ],
 )
@@ -197,3 +198,19 @@ def test_odd_values_never_crash(data):
         holder[data.draw(st.sampled_from(sorted(holder)))] = data.draw(odd)
     with contextlib.suppress(InputError):
         tables_of(parse_trace(json.dumps(whole).encode(), "t"), "t")
+
+
+def test_products_of_fp32_operands_beyond_the_peak_are_tf32():
+    """2 x 4096^3 FLOP in 1.4 ms are 98 TFLOP/s: five times what an A100 has in fp32, and less than its TF32."""
+    tables = MeasuredTables(source="test")
+    large, small = (Product(Gemm(size, size, size, 1, "fp32", 4), "forward", Timing(time)) for size, time in ((4096, 1.4e-3), (64, 1e-5)))
+    tables.gemm = [large, small]
+    _as_tf32(tables, {"fp32": "19.5 TFLOP/s", "tf32": "156 TFLOP/s"}, "A100")
+    assert [row.shape.dtype for row in tables.gemm] == ["tf32", "fp32"]
+    assert tables.notes == ["1 products of fp32 operands run at up to 98.2 TFLOP/s, A100 has 19.5 in fp32: they are TF32 products"]
+
+
+def test_the_instruction_tells_tf32_kernels():
+    assert _TF32.search("cutlass_80_tensorop_s1688gemm_128x128_32x3_tn_align4")
+    assert _TF32.search("sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n")
+    assert not _TF32.search("ampere_sgemm_128x64_tn")

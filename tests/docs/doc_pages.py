@@ -18,7 +18,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 NAMES = (
     "README", "reading-a-report", "glossary", "adding", "formats", "write-a-strategy", "export", "economics",
     "coming-from-megatron", "coming-from-deepspeed", "coming-from-torchtitan", "coming-from-hugging-face", "size",
-    "sweep", "import", "experts", "optimizers", "linear-attention", "variability", "goodput", "faults", "local-sgd",
+    "sweep", "import", "import-module", "experts", "optimizers", "linear-attention", "variability", "goodput", "faults", "local-sgd",
     "mixed-clusters",
 )  # fmt: skip
 _BLOCK = re.compile(r"(?:^<!-- (file|output|shows): (.+?) -->\n)?^```([\w-]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

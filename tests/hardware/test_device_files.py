@@ -66,6 +66,19 @@ def test_datasheet_figures():
         ("a10g-24gb", 31.2, 70, None, 24, 600, 300),
         ("t4-16gb", 8.1, 65, None, 16, 320, 70),
         ("titan-rtx-24gb", 16.3, 130, None, 24, 672, 280),
+        # datasheets and whitepapers of NVIDIA, dense
+        ("rtx-5090-32gb", 104.8, 209.5, 419, 32, 1792, 575),
+        ("rtx-pro-6000-96gb", 125, 503.8, 1007.6, 96, 1792, 600),
+        ("rtx-6000-ada-48gb", 91.1, 364, 728.5, 48, 960, 300),
+        ("l4-24gb", 30.3, 121, 242.5, 24, 300, 72),
+        ("a10-24gb", 31.2, 125, None, 24, 600, 150),
+        ("a30-24gb", 10.3, 165, None, 24, 933, 165),
+        ("a40-48gb", 37.4, 149.7, None, 48, 696, 300),
+        ("p100-pcie-16gb", 9.3, 9.3, None, 16, 732, 250),  # 18.7 without fp32 accumulation
+        ("rtx-3080-10gb", 29.8, 59.5, None, 10, 760, 320),
+        ("rtx-2080-ti-11gb", 13.4, 53.8, None, 11, 616, 250),
+        ("gh200-96gb", 67, 989, 1979, 96, 4000, 1000),
+        ("h100-nvl-94gb", 60, 835.5, 1670.5, 94, 3938, 400),
         ("mi325x-256gb", 163.4, 1300, 2610, 256, 6000, 1000),
         ("a800-sxm-80gb", 19.5, 312, None, 80, 2000, 400),  # an A100 but for its NVLinks
         ("h20-sxm-96gb", 44, 148, 296, 96, 4000, 500),  # no datasheet: what resellers print; the limit that nvidia-smi shows
@@ -86,7 +99,9 @@ def test_datasheet_table(name, fp32, sixteen_bit, fp8, gibibytes, bandwidth, tdp
     ("name", "both_ways"),
     [  # GB/s of one GPU, both directions together: datasheets, stas00/ml-engineering network/README.md; DeepEP (H800), tweakers.net (A800)
         ("v100-sxm2-32gb", 300), ("a100-sxm-80gb", 600), ("a800-sxm-80gb", 400), ("h100-sxm-80gb", 900), ("h800-sxm-80gb", 400),
-        ("h20-sxm-96gb", 900), ("h200-sxm-141gb", 900), ("b200-sxm-180gb", 1800), ("b300-sxm-288gb", 1800), ("gb300-288gb", 1800),
+        ("h20-sxm-96gb", 900), ("gh200-96gb", 900), ("h100-nvl-94gb", 600),
+        ("a30-24gb", 200), ("rtx-2080-ti-11gb", 100),
+        ("h200-sxm-141gb", 900), ("b200-sxm-180gb", 1800), ("b300-sxm-288gb", 1800), ("gb300-288gb", 1800),
         ("mi300x-192gb", 896), ("mi325x-256gb", 896), ("mi355x-288gb", 1071),
     ],
 )  # fmt: skip

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parsim.errors import PlanError
-from parsim.parallel.schedules import Slot, check, schedule, to_text
+from parsim.parallel.schedules import Slot, check, overlapped, schedule, to_text
 from parsim.parallel.schedules.custom import from_function, from_text, load_function, read_table
+from parsim.parallel.schedules.torch_csv import torch_text
 
 slots = st.builds(Slot, st.sampled_from("FBIW"), st.integers(0, 999), st.integers(0, 9999))
 
@@ -46,10 +47,45 @@ def test_every_bad_cell_is_reported_with_its_place():
     assert (second.line, second.value) == (2, "B1")
 
 
-@pytest.mark.parametrize("cell", ["0SEND_F1", "1RECV_B0", "0UNSHARD", "2RESHARD", "0REDUCE_GRAD"])
-def test_torch_passes_that_are_not_slots_are_refused(cell):
-    with pytest.raises(PlanError, match="not supported yet"):
-        from_text(f"0F0,{cell}")
+LOWERED = "0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD,0RESHARD\n1UNSHARD,1RECV_F0,1F0,1I0,1SEND_B0,1W0,1RESHARD\n"
+"""what torch's `_dump_csv` writes by default (compute_comms): one whole backward, one split"""
+
+
+def test_a_lowered_table_of_torch_keeps_its_passes():
+    table = read_table(LOWERED)
+    assert table.rows == from_text("0F0,0B0\n1F0,1I0,1W0")
+    assert table.left_out == 9
+    assert not check(table.rows)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("0SEND_F0,0F0,0B0", "stands before the pass whose result it sends"),
+        ("0F0,0RECV_F0,0B0", "stands behind the pass that needs it"),
+        ("0F0,0B0,0SEND_B1", "has no such pass of stage 0 and micro-batch 1"),
+        ("0F0,0B0,3UNSHARD", "the row has no pass of stage 3"),
+        ("0F0,0B0,0SEND_B", "of which micro-batch"),
+    ],
+)
+def test_a_message_that_no_pass_needs_is_refused(row, words):
+    with pytest.raises(PlanError, match=words):
+        from_text(row)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1", "zb-v", "dualpipev"])
+def test_tables_go_to_torch_and_back(name):
+    chunks = 2 if name.endswith("v") else 1
+    rows = schedule(name, 4, 8, chunks)
+    pairs = overlapped(name, 4, 8, chunks)
+    table = read_table(torch_text(rows, pairs))
+    assert (table.rows, table.overlapped) == (rows, pairs)
+
+
+def test_a_mixed_table_goes_to_torch_and_back():
+    mixed = from_text("0F0,0F1,0I0,0W0,0B1\n1F0,1B0,1F1,1I1,1W1")
+    assert not check(mixed)
+    assert torch_text(mixed) == "0F0,0F1,0I0,0W0,0B1\n1F0,1B0,1F1,1I1,1W1\n"
 
 
 OVERLAPS = ["F0.1&B1.0", "B1.0&F0.1", "0F1&1B0", "(0F1&1B0)", "(F0.1 & B1.0)", "(0F1;1B0)OVERLAP_F_B"]

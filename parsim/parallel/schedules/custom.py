@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 from parsim.errors import MOST_PROBLEMS, Finding, PlanError
 from parsim.limits import MOST_TABLE
 from parsim.parallel.schedules.slot import APART, Overlapped, Schedule, Slot, SlotKind
+from parsim.parallel.schedules.torch_csv import Communication, communication, communication_findings
 
 PATH = "parallel.pipeline.schedule"
 
 _CELLS = re.compile(r"\([^)]*\)\w*|[^\s,;]+")
 _TORCH_OVERLAP = re.compile(r"\((.*)\)OVERLAP_F_B")
 _LABEL = re.compile(r"\s*rank\s+[0-9]+[^|:]*[|:]", re.IGNORECASE)
-_PASSES = re.compile(r"[0-9]+(SEND_[FB]|RECV_[FB]|UNSHARD|RESHARD|REDUCE_GRAD)[0-9]*")
 
 
 class Table(NamedTuple):
@@ -27,6 +27,8 @@ class Table(NamedTuple):
     places: tuple[tuple[tuple[int, int], ...], ...] = ()
     """(line, column), both from 1, by rank and position; empty where there is no file"""
     overlapped: Overlapped = APART
+    left_out: int = 0
+    """messages and collectives of a lowered table of torch, which parsim places itself"""
 
 
 def from_text(text: str, file: str = "") -> Schedule:
@@ -42,9 +44,10 @@ def read_table(text: str, file: str = "") -> Table:
     """Read a table: one line per rank, cells ``F0.3`` or torch's ``0F3``, separated by commas, semicolons or spaces.
 
     ``F0.3&B1.2``, or torch's ``(0F3;1B2)OVERLAP_F_B``, is a slot that overlaps a forward with a backward.
-    Empty cells are idle steps and mean nothing (order is all there is), ``#`` starts a comment, a label such as
-    ``rank 0:`` may open a line, and empty lines are skipped. Reads what `slot.to_text` and torch's compute-only
-    ``_dump_csv`` write. Raises `PlanError` with every bad cell. The result is not checked; see `check`.
+    Messages and collectives of torch's lowered tables are checked and left out (`torch_csv`).
+    Empty cells are idle steps and mean nothing (order is all there is), ``#`` starts a comment, a label such as ``rank 0:`` may
+    open a line, and empty lines are skipped. Reads what `slot.to_text` and torch's ``_dump_csv`` write. Raises `PlanError` with
+    every bad cell. The result is not checked; see `check`.
 
     >>> read_table("F0.0 B0.0").places
     (((1, 1), (1, 6)),)
@@ -56,6 +59,7 @@ def read_table(text: str, file: str = "") -> Table:
     places: list[tuple[tuple[int, int], ...]] = []
     overlapped: set[tuple[Slot, Slot]] = set()
     findings: list[Finding] = []
+    lowered: list[list[Communication]] = []
     for number, line in enumerate(text.splitlines(), start=1):
         cells = line.partition("#")[0]
         label = _LABEL.match(cells)
@@ -64,8 +68,12 @@ def read_table(text: str, file: str = "") -> Table:
             continue
         row: list[Slot] = []
         columns: list[tuple[int, int]] = []
+        sent: list[Communication] = []
         for cell in _CELLS.finditer(cells, begin):
             place = (number, cell.start() + 1)
+            if message_cell := communication(cell.group(), len(row), place):
+                sent.append(message_cell)
+                continue
             try:
                 passes = _passes(cell.group(), overlapped)
             except PlanError as error:
@@ -78,13 +86,16 @@ def read_table(text: str, file: str = "") -> Table:
             columns += [place] * len(passes)
         rows.append(tuple(row))
         places.append(tuple(columns))
+        lowered.append(sent)
     if findings and file and not any(rows):  # any file may be named here: what is no table at all is not quoted
         raise PlanError(Finding("is no schedule: none of its cells is a slot", PATH, None, "write one line per rank, e.g. F0.0 B0.0", file))
     if findings:
         raise PlanError(findings)
     if not rows:
         raise PlanError(Finding("the schedule has no rows", path=PATH, file=file, suggestion="write one line per rank, e.g. F0.0 B0.0"))
-    return Table(tuple(rows), tuple(places), frozenset(overlapped))
+    if misplaced := communication_findings(tuple(rows), lowered, PATH, file)[:MOST_PROBLEMS]:
+        raise PlanError(misplaced)
+    return Table(tuple(rows), tuple(places), frozenset(overlapped), sum(map(len, lowered)))
 
 
 def from_function(function: Callable[[int, int, int], Iterable[Any]], stages: int, micro_batches: int, virtual_stages: int = 1) -> Table:
@@ -153,8 +164,8 @@ def _passes(cell: object, overlapped: set[tuple[Slot, Slot]]) -> tuple[Slot, ...
 
 def _slot(cell: object) -> Slot:
     if isinstance(cell, str):
-        if _PASSES.fullmatch(cell):
-            message = f"{cell!r} is not supported yet in a schedule"
+        if communication(cell, 0, (0, 0)):
+            message = f"{cell!r} is not supported yet among the slots of a function"
             raise PlanError(Finding(message, path=PATH, value=cell, suggestion="keep F, B, I and W; parsim adds the communication itself"))
         try:
             return Slot.parse(cell)
