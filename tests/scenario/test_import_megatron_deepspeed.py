@@ -86,6 +86,7 @@ def test_one_changed_line_is_followed(old: str, new: str, expected: dict[str, An
     ("old", "new", "message"),
     [
         ("--micro-batch-size $MICRO", "--micro-batch-size 2", "train_micro_batch_size_per_gpu: 4 .*--micro-batch-size 2 .*contradict"),
+        ('"fp16": {"enabled": true', '"fp16": {"enabled": false', "fp16.enabled: false .*--fp16 .*contradict each other"),
         ('"fp16": {"enabled"', '"bf16": {"enabled"', "bf16.enabled: true .*--fp16 .*contradict each other"),
         ("--fp16 ", "--fp16 --kd ", "a teacher that runs beside the model is not supported yet"),
         ("--fp16 ", "--fp16 --num-experts 64 64 128 128 --mlp-type residual ", "different numbers of experts .* not supported yet"),

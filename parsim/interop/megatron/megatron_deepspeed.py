@@ -90,9 +90,9 @@ def _read_precision(draft: ImportDraft, source: Source, config: Source | None) -
             draft.errors.append(key.finding("Transformer Engine's fp8 under DeepSpeed is not supported yet", "leave it out"))
     write_precision(draft, config if config is not None else Source((), key_table("deepspeed")), said)
     if config is not None:
-        for other in ("bf16", "fp16"):
-            key = config.of(f"training.precision.{other}")
-            if key is not None and key.value is True and on and other != said[0] and said[1] is not None:
+        for name in ("bf16", "fp16"):
+            key = config.of(f"training.precision.{name}")
+            if key is not None and said[1] is not None and key.value is (name != said[0]):
                 text = f"{key.quoted(draft.file)} and {said[1].quoted(draft.file)} contradict each other"
                 draft.errors.append(key.finding(text, "correct one of the two lines"))
     for name in ("bf16", "fp16"):
