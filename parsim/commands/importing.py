@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +24,7 @@ class _Commands(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-TOOLS = "megatron | deepspeed | accelerate | hf | llama-factory | axolotl | torchtitan | neox | nemo | flagscale"
+TOOLS = "megatron | megatron-deepspeed | deepspeed | accelerate | hf | llama-factory | axolotl | torchtitan | neox | nemo | flagscale"
 _TRUST = "importing a module runs the code of its file: if you trust it, add --trust-code"
 imports = typer.Typer(name="import", cls=_Commands, help="Turn foreign files into YAML to read and edit.", no_args_is_help=True)
 
@@ -49,6 +50,7 @@ def config(
         str | None, typer.Option("--hf", metavar="FILE", help="Training arguments beside DeepSpeed or accelerate.")
     ] = None,
     variables: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A variable of the script.")] = None,
+    called_with: Annotated[str | None, typer.Option("--arguments", metavar="WORDS", help="$1 $2 ... of the script.")] = None,
     vocabulary: Annotated[int | None, typer.Option(min=1, help="Rows of the word table, before padding.")] = None,
     tokenizer: Annotated[str | None, typer.Option(metavar="NAME", help="The tokenizer that says them, for example llama-3.")] = None,
     name: Annotated[str | None, typer.Option(help="What to call it; default: the file's name.")] = None,
@@ -63,7 +65,17 @@ def config(
 
     text = standard_input() if file == "-" else read_text(Path(file))
     called = name or ("imported" if file == "-" else Path(file).stem)
-    given = Given(called, on, nodes, model, sequence_length, micro_batch, accumulation, examples, _variables(variables or []))
+    given = Given(
+        called,
+        on,
+        nodes,
+        model,
+        sequence_length,
+        micro_batch,
+        accumulation,
+        examples,
+        {**_numbered(called_with), **_variables(variables or [])},
+    )
     given = replace(given, vocabulary=vocabulary, tokenizer=tokenizer)
     others = [(read_text(Path(name)), name) for name in more or []]
     imported = import_config(text, file, given, tool=tool, arguments=arguments, more=others)
@@ -91,6 +103,14 @@ def _variables(words: list[str]) -> dict[str, str]:
     if wrong:
         raise ScenarioError([Finding(f"{word!r} is not NAME=VALUE", "--set", word, "for example --set NNODES=4") for word in wrong])
     return {name: value for name, _, value in (word.partition("=") for word in words)}
+
+
+def _numbered(words: str | None) -> dict[str, str]:
+    """The arguments of a script by their numbers."""
+    try:
+        return {str(number): word for number, word in enumerate(shlex.split(words or ""), 1)}
+    except ValueError as error:
+        raise ScenarioError(Finding(f"no arguments of a command: {error}", "--arguments", words)) from None
 
 
 @imports.command()

@@ -104,6 +104,18 @@ def invocation(text: str, file: str, variables: dict[str, str]) -> Invocation:
     return replace(Invocation("", "", tuple(slurm), tuple(options), tuple(positional), environment, notes, used), **more)
 
 
+_ARGUMENT = re.compile(r"""^\s*(?:export\s+)?([A-Za-z_]\w*)=["']?\$(?:([1-9])|\{([1-9]\d?)\})["']?\s*(?:\#.*)?$""", re.MULTILINE)
+
+
+def missing_arguments(text: str, variables: Mapping[str, str]) -> Finding | None:
+    """That a script is called with arguments which nobody has said: ``SIZE=$1``; None where it is not, or some are said."""
+    names = {int(match[2] or match[3]): match[1] for match in _ARGUMENT.finditer(text)}
+    if not names or any(word.isdigit() for word in variables):
+        return None
+    words = " ".join(names.get(number, f"${number}") for number in range(1, max(names) + 1))
+    return Finding("the script takes arguments, and its sizes follow from them", "--arguments", None, f'say them: --arguments "{words}"')
+
+
 def _candidates(script: Script) -> list[tuple[Command, tuple[list[Field], Field, list[Field]]]]:
     return [(command, parts) for command in script.commands if (parts := _training(command)) is not None]
 

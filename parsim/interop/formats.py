@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from parsim.scenario.scenario import Scenario
 
 from parsim.errors import Finding, ScenarioError
-from parsim.interop.command import Invocation, invocation
+from parsim.interop.command import Invocation, invocation, missing_arguments
 from parsim.interop.import_draft import Given, ImportDraft, ImportedScenario, finished
 from parsim.interop.import_sections import neighbour
 from parsim.interop.toml_document import is_toml, read_toml
@@ -58,8 +58,13 @@ def import_config(
         for name in sorted(set(given.variables) - foreign.call.used):
             draft.remark(f"--set {name} has no use: the script has no variable of that name")
     _check_company(whose, foreign)
-    read(draft, foreign)
-    return finished(draft)
+    try:
+        read(draft, foreign)
+        return finished(draft)
+    except ScenarioError as error:
+        if foreign.call is None or (missing := missing_arguments(text, given.variables)) is None:
+            raise
+        raise ScenarioError([missing, *error.findings]) from None
 
 
 def _parsed(text: str, file: str, given: Given, arguments: str | None, more: Sequence[tuple[str, str]]) -> Foreign:

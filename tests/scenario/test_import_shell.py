@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parsim.errors import InputError
+from parsim.errors import InputError, ScenarioError
 from parsim.interop.command import invocation
 from parsim.interop.formats import import_config
 from parsim.interop.import_draft import Given
@@ -193,3 +193,17 @@ def test_a_script_that_is_never_closed() -> None:
 def test_the_samples_are_read_without_notes() -> None:
     for path in (Path(__file__).parent.parent / "data" / "training").glob("*.sh"):
         assert Script(path.read_text(encoding="utf-8")).notes == []
+
+
+def test_a_script_says_which_arguments_its_sizes_follow_from() -> None:
+    script = """#!/bin/bash
+SIZE=$1
+MICRO=${2}
+if [ $SIZE = small ]; then LAYERS=2; elif [ $SIZE = large ]; then LAYERS=4; fi
+torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers $LAYERS --hidden-size 512 --num-attention-heads 8 --seq-length 128 \\
+  --max-position-embeddings 128 --vocab-size 1000 --micro-batch-size $MICRO --global-batch-size 64
+"""
+    with pytest.raises(ScenarioError, match='say them: --arguments "SIZE MICRO"'):
+        import_config(script, "run.sh", Given("run", on="hgx-h100"))
+    tree = import_config(script, "run.sh", Given("run", on="hgx-h100", variables={"1": "large", "2": "4"})).tree
+    assert (tree["model"]["layers"], tree["training"]["micro_batch"]) == (4, 4)
