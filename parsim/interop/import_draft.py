@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from parsim.columns import left, printable, width
 from parsim.errors import Finding, ScenarioError
-from parsim.interop.keys import OFF, Key, Source
+from parsim.interop.keys import Key, Source
 from parsim.scenario import files
 from parsim.scenario.scenario import flow
 from parsim.scenario.support import PLACEHOLDER
@@ -122,6 +122,12 @@ class ImportDraft:
         if key is not None:
             self._settle(key, "not modelled", why)
 
+    def refuse(self, key: Key | None, why: str, suggestion: str = "") -> None:
+        """The key makes another job of it, which parsim does not simulate: nothing is imported, and the reader is told why."""
+        if key is not None:
+            self._settle(key, "not modelled", why)
+            self.errors.append(key.finding(f"not supported yet: {why}", suggestion))
+
     def only_if(self, key: Key | None, off: Iterable[Any], why: str, meaning: str = "that is what parsim models") -> None:
         """A key that does nothing (`meaning`) with one of the values `off`, and is not modelled otherwise."""
         if key is not None:
@@ -169,9 +175,10 @@ class ImportDraft:
                 self.harmless(key, NULL if key.value is None else "empty")
             elif why := table.reason(table.harmless, key.name):
                 self.harmless(key, why)
+            elif why := table.reason(table.refused, key.name):
+                self.harmless(key, "switched off") if key.off else self.refuse(key, why)
             elif why := table.reason(table.unmodelled, key.name):
-                off = any(type(value) is type(key.value) and value == key.value for value in OFF)
-                self.harmless(key, "switched off") if off else self.unmodelled(key, why)
+                self.harmless(key, "switched off") if key.off else self.unmodelled(key, why)
             elif key.name in source.asked:
                 self.unmodelled(key, "of no meaning beside the other keys")
             else:

@@ -24,6 +24,7 @@ from parsim.interop.import_sections import (
 )
 from parsim.interop.keys import Key, Source, key_table, of_document
 from parsim.interop.llama_factory import write_factory
+from parsim.interop.objective import write_objective
 from parsim.interop.peft import write_peft
 from parsim.interop.processes import write_launched
 from parsim.interop.training_arguments import half_type, write_autocast, write_length, write_liger, write_optimizer, write_switches
@@ -56,6 +57,7 @@ def read_trainer(
         accelerate.write_processes(draft, job.accelerate)
     else:
         write_launched(draft, job.launch)
+    write_objective(draft, job.source, call)
     length = write_length(draft, job.source, factory=factory)
     _batch(draft, job)
     _strategy(draft, job, sizes)

@@ -44,6 +44,7 @@ _LATER_PROFILES = ("pytorch-compile",)
 
 LIMITS: tuple[Limit, ...] = (
     Limit("parallel.pipeline.schedule", _known_schedule, "this schedule", f"use {', '.join(NAMES)}, or give the order in a schedule file"),
+    Limit("training.objective", _only("auto", "language-modelling"), "this objective", "leave it out for next-token training"),
     Limit("report.ranks", _only("auto"), "the choice of ranks", "use auto"),
     Limit("cluster.collectives.algorithm", lambda value: not str(value).startswith("collnet"), "switches that reduce (SHARP)", "use auto"),
     Limit("software.profile", lambda value: value not in _LATER_PROFILES, "this profile", "use pytorch-2 with software.fusion: compiled"),
@@ -75,6 +76,8 @@ EXAMPLES = {
     "training.micro_batch": "samples per forward pass and GPU, for example 1",
     "training.global_batch": "samples per optimizer step, for example 256",
     "training.gradient_accumulation": "micro-batches per optimizer step, for example 1",
+    "training.objective": "language-modelling, dpo, orpo, kto or reward",
+    "training.finetune.base": "bf16 (nf4 with method: qlora)",
     "training.precision": "bf16, fp16, amp-bf16, fp32 ...",
     "parallel.data.strategy": "ddp, zero1, zero2, zero3, fsdp or hsdp",
 }
