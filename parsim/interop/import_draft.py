@@ -38,6 +38,8 @@ class Given:
     gradient_accumulation: int | None = None
     examples: int | None = None
     """samples of the data set"""
+    precision: str | None = None
+    """types where the configuration leaves them open: bf16, amp-bf16 ..."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """of a shell script, by name; positional ones are 1, 2, ..."""
     vocabulary: int | None = None
@@ -319,6 +321,7 @@ def _unused(draft: ImportDraft) -> None:
         ("--examples", draft.given.examples),
         ("--vocabulary", draft.given.vocabulary),
         ("--tokenizer", draft.given.tokenizer),
+        ("--precision", draft.given.precision),
     ):
         if value is not None and not any(note.startswith(flag) for note in notes):
             draft.remark(f"{flag} {value} has no use: the configuration says it in another way")

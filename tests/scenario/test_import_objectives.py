@@ -123,3 +123,38 @@ def test_generated_answers_and_other_references_are_refused(text: str) -> None:
 def test_a_base_in_eight_bits_is_asked_for() -> None:
     for text in (f"{FACTORY}stage: sft\nfinetuning_type: lora\nquantization_bit: 8\n", f"{TRL}use_peft: true\nload_in_8bit: true\n"):
         assert imported(text).to_fill == ("training.finetune.base",)
+
+
+DEEPSPEED = '{"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto", "bf16": {"enabled": "auto"}, %s}'
+
+
+def test_every_auto_of_deepspeed_is_one_question_or_an_answer() -> None:
+    text = DEEPSPEED % (
+        '"fp16": {"enabled": "auto"}, "train_batch_size": "auto", "gradient_clipping": "auto", "zero_optimization": {"stage": "auto", '
+        '"overlap_comm": "auto", "reduce_bucket_size": "auto", "offload_optimizer": {"device": "auto"}}'
+    )
+    job = {"on": "8x a100-80gb", "model": "llama-2-7b", "sequence_length": 128}
+    asked = import_config(text, "ds.json", Given(**job)).to_fill
+    assert asked == (
+        "training.micro_batch",
+        "training.gradient_accumulation",
+        "training.precision",
+        "parallel.data.strategy",
+        "training.offload.optimizer",
+    )
+    answered = import_config(text, "ds.json", Given(**job, micro_batch=2, gradient_accumulation=4, precision="bf16"))
+    assert answered.to_fill == asked[3:]
+    assert answered.tree["training"] | {"micro_batch": 2, "gradient_accumulation": 4, "precision": "bf16"} == answered.tree["training"]
+
+
+def test_an_answer_that_nobody_asks_for_is_said_to_have_no_use() -> None:
+    text = '{"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "fp16": {"enabled": true}}'
+    read = import_config(text, "ds.json", Given(on="8x a100-80gb", precision="bf16"))
+    assert read.tree["training"]["precision"] == "fp16"
+    assert "--precision bf16 has no use" in read.yaml
+
+
+def test_other_optimizers_of_deepspeed_are_refused() -> None:
+    text = DEEPSPEED % '"optimizer": {"type": "OneBitAdam"}'
+    with pytest.raises(ScenarioError, match="not supported yet: the optimizer OneBitAdam"):
+        import_config(text, "ds.json", Given(on="8x a100-80gb"))
