@@ -30,6 +30,8 @@ NAMES = {
 """its name of a key -> the Trainer's, or the newest of its own"""
 ZERO = {"zero0": 0, "zero1": 1, "zero2": 2, "zero3": 3, "zero2_offload": 2, "zero3_offload": 3}
 """DeepSpeed files that it brings -> their stage"""
+TOOL = "ms-swift"
+"""whose defaults are no keys of a file"""
 RANK = 8
 LARGE_ENOUGH = 16
 """samples of a step that accumulation is chosen for"""
@@ -54,17 +56,22 @@ def read_swift(draft: ImportDraft, call: Invocation) -> None:
     _refuse(draft, source)
     keys = [key for key in source.keys if key.name not in ("tuner_type", "quant_bits", "sequence_parallel_size", "gradient_checkpointing")]
     keys = [_fsdp(draft, key) for key in keys if not (key.name == "model_name" and "model_name_or_path" in source)]
-    line = call.positional[0].line if call.positional else 1
-    keys += [*_types(source), *_adapters(draft, source, line)]
+    keys += [*_types(source), *_adapters(source)]
     if word == "rlhf" and source.get("stage") is None:
-        keys.append(Key("stage", "rlhf (dpo if not given)", "dpo", draft.file, line))
+        keys.append(Key("stage", "rlhf (dpo if not given)", "dpo", TOOL))
     named = next((key for key in source.keys if key.name == "model_name" and "model_name_or_path" in source), None)
     draft.harmless(named, "a name in the data set")
     read_trainer(draft, None, replace(call, options=tuple(keys)), factory=False, table="swift", brought=_brought)
     if call.positional and "cluster.gpus" not in draft.lines:
         draft.write("cluster.gpus", 1, note="one process without NPROC_PER_NODE")
     _defaults(draft, source)
-    draft.harmless(source.get("tuner_type"), "everything is trained, as without training.finetune")
+    tuner, bits = source.get("tuner_type"), source.get("quant_bits")
+    if tuner is not None and str(tuner.value) == "full":
+        draft.harmless(tuner, "everything is trained, as without training.finetune")
+    if bits is not None and str(bits.value) not in ("4", "8"):
+        draft.harmless(bits, "nothing is quantised")
+    said = {fate.key.written for fate in draft.fates.values()}
+    draft.close(Source((key for key in source.keys if key.written not in said), source.table))
 
 
 def _refuse(draft: ImportDraft, source: Source) -> None:
@@ -89,20 +96,24 @@ def _types(source: Source) -> list[Key]:
     """Weights of a half type are trained under autocast of the same type."""
     loaded = source.get("torch_dtype")
     word = {"bfloat16": "bf16", "float16": "fp16"}.get(str(loaded.value)) if loaded is not None else None
-    return [replace(loaded, name=word, value=True)] if loaded is not None and word and word not in source else []
+    return [replace(loaded, name=word, value=True, original=loaded.value)] if loaded is not None and word and word not in source else []
 
 
-def _adapters(draft: ImportDraft, source: Source, line: int) -> list[Key]:
+def _adapters(source: Source) -> list[Key]:
     """LoRA unless everything is trained; its base in four bits where they are asked for."""
     tuner, bits = source.get("tuner_type"), source.get("quant_bits")
     if tuner is not None and str(tuner.value) == "full":
-        return [replace(bits, name="load_in_4bit", value=True)] if bits is not None and str(bits.value) in ("4", "8") else []
-    named = Key("use_peft", "--tuner_type (lora if not given)", True, draft.file, line)
-    made = [named if tuner is None else replace(tuner, name="use_peft", value=True)]
+        return (
+            [replace(bits, name="load_in_4bit", value=True, original=bits.value)]
+            if bits is not None and str(bits.value) in ("4", "8")
+            else []
+        )
+    named = Key("use_peft", "--tuner_type (lora if not given)", True, TOOL)
+    made = [named if tuner is None else replace(tuner, name="use_peft", value=True, original=tuner.value)]
     if bits is not None and str(bits.value) in ("4", "8"):
-        made.append(replace(bits, name=f"load_in_{bits.value}bit", value=True))
+        made.append(replace(bits, name=f"load_in_{bits.value}bit", value=True, original=bits.value))
     if bits is not None and str(bits.value) == "4" and source.get("bnb_4bit_use_double_quant") is None:
-        made.append(Key("bnb_4bit_use_double_quant", "--bnb_4bit_use_double_quant (true if not given)", True, draft.file, line))
+        made.append(Key("bnb_4bit_use_double_quant", "--bnb_4bit_use_double_quant (true if not given)", True, TOOL))
     return made
 
 
