@@ -29,10 +29,8 @@ ROLLOUTS = {
     "prm": "rewards of single steps",
     "bco": "BCO: a classifier of its own beside the model",
 }
-SCRIPTS = {"reward_modeling": "reward", "reward_model": "reward", "train_dpo": "dpo", "run_dpo": "dpo", "dpo_train": "dpo"} | {
-    name: name for name in (*STAGES, *ROLLOUTS, "sft") if name != "rm"
-}
-"""name of a script, without what follows the first of its trainers -> what it trains for"""
+SCRIPTS = {"online_dpo": "online_dpo", "nash_md": "nash_md"} | {name: name for name in (*ROLLOUTS, *STAGES) if name != "rm"}
+"""what stands in the name of a script, between its other words -> what it trains for; the first that does counts"""
 GENERATING = ("num_generations", "reward_funcs", "max_completion_length", "num_ppo_epochs", "rloo_k", "use_vllm", "vllm_mode")
 """keys of trainers that generate"""
 ONLY = {
@@ -90,11 +88,15 @@ def _by_stage(source: Source) -> Objective | None:
 def _by_command(call: Invocation | None) -> Objective | None:
     if call is None:
         return None
-    program = call.program.rpartition("/")[2].removesuffix(".py").rpartition(".")[2]
-    if program == "trl" and call.positional:
+    if call.program.rpartition("/")[2] == "trl" and call.positional:
         word = call.positional[0].text
         return Objective(word, None, f"trl {word}")
-    return Objective(SCRIPTS[program], None, f"{program}.py") if program in SCRIPTS else None
+    for script in (call.program, *(word.text for word in call.positional if word.text.endswith(".py"))):
+        stem = script.rpartition("/")[2].removesuffix(".py")
+        words = f"_{stem.replace('-', '_').replace('.', '_').lower()}_"
+        if (name := next((name for name in SCRIPTS if f"_{name}_" in words), None)) is not None:
+            return Objective(SCRIPTS[name], None, script)
+    return None
 
 
 def _by_keys(draft: ImportDraft, source: Source) -> Objective | None:

@@ -98,6 +98,8 @@ def test_what_does_not_change_the_work_is_said(name: str) -> None:
             "python trl/scripts/reward_modeling.py --model_name_or_path Qwen/Qwen3-4B --per_device_train_batch_size 2 --max_length 9",
             "reward",
         ),
+        ("torchrun --nproc_per_node=1 open_instruct/dpo.py --model_name_or_path x --per_device_train_batch_size 2 --max_length 9", "dpo"),
+        ("python mason.py -- python run_dpo_lora.py --model_name_or_path x --per_device_train_batch_size 2 --max_length 9", "dpo"),
         ("trl sft --model_name_or_path Qwen/Qwen3-4B --max_length 1024 --per_device_train_batch_size 2", None),
     ],
 )
@@ -113,6 +115,7 @@ def test_objectives_are_told(text: str, objective: str | None) -> None:
         "trl grpo --model_name_or_path Qwen/Qwen3-4B --per_device_train_batch_size 2",
         "accelerate launch examples/scripts/ppo.py --model_name_or_path Qwen/Qwen3-4B --per_device_train_batch_size 2",
         f"{FACTORY}stage: dpo\nref_model: other/model\n",
+        "python open_instruct/grpo_fast.py --model_name_or_path Qwen/Qwen3-4B --per_device_train_batch_size 2 --beta 0.1",
     ],
 )
 def test_generated_answers_and_other_references_are_refused(text: str) -> None:
@@ -158,3 +161,18 @@ def test_other_optimizers_of_deepspeed_are_refused() -> None:
     text = DEEPSPEED % '"optimizer": {"type": "OneBitAdam"}'
     with pytest.raises(ScenarioError, match="not supported yet: the optimizer OneBitAdam"):
         import_config(text, "ds.json", Given(on="8x a100-80gb"))
+
+
+AXOLOTL = "base_model: meta-llama/Meta-Llama-3-8B\nsequence_len: 1024\nmicro_batch_size: 1\ngradient_accumulation_steps: 2\nbf16: true\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "objective"), [("rl: dpo", "dpo"), ("rl: orpo", "orpo"), ("rl: kto", "kto"), ("reward_model: true", "reward")]
+)
+def test_axolotl_says_what_is_trained_for(line: str, objective: str) -> None:
+    assert imported(f"{AXOLOTL}{line}\ndatasets: [{{path: x, type: y}}]\n").tree["training"]["objective"] == objective
+
+
+def test_a_script_that_is_sourced_from_an_unknown_folder_is_named_legibly() -> None:
+    text = 'ROOT=$(cd .. && pwd)\nsource "$ROOT/.env"\nswift sft --model Qwen/Qwen2.5-7B-Instruct --max_length 9 --gradient_accumulation_steps 1'
+    assert "/.env is another script" in import_config(text, "train.sh", Given()).yaml
