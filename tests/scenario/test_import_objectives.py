@@ -174,5 +174,5 @@ def test_axolotl_says_what_is_trained_for(line: str, objective: str) -> None:
 
 
 def test_a_script_that_is_sourced_from_an_unknown_folder_is_named_legibly() -> None:
-    text = 'ROOT=$(cd .. && pwd)\nsource "$ROOT/.env"\nswift sft --model Qwen/Qwen2.5-7B-Instruct --max_length 9 --gradient_accumulation_steps 1'
+    text = 'ROOT=$(cd .. && pwd)\nsource "$ROOT/.env"\nswift sft --model Qwen/Qwen2.5-7B-Instruct --max_length 9'
     assert "/.env is another script" in import_config(text, "train.sh", Given()).yaml
