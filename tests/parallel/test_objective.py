@@ -174,3 +174,20 @@ def test_pairs_alone_run_on_a_pipeline():
     pairs = simulate(BASE, "training.objective=orpo", *changes)
     double = simulate(BASE, "training.micro_batch=4", *changes)
     assert pairs.step_time == double.step_time
+
+
+@pytest.mark.parametrize("name", ["dpo", "kto"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("parallel.data.strategy=hsdp", "parallel.data.shard_size=8"),
+        ("parallel.data.strategy=zero3", "training.offload.optimizer=cpu", "software.profile=deepspeed"),
+        ("parallel.data.strategy=fsdp", "training.recompute=full", "training.finetune={method: qlora, rank: 8, dropout: 0.1}"),
+        ("training.global_batch=80", "training.gradient_accumulation=auto", "training.partial_micro_batch=true", "training.examples=800"),
+    ],
+)
+def test_a_folded_step_is_the_unfolded_one(name, changes):
+    wide = BASE | {"cluster": {"topology": "dgx-a100-80gb", "nodes": 2}}
+    one, other = (simulate(wide, f"training.objective={name}", *changes, unfolded=way) for way in (False, True))
+    assert one.step_time == pytest.approx(other.step_time, rel=1e-9)
+    assert one.peak_memory == other.peak_memory
