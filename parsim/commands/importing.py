@@ -46,6 +46,7 @@ def config(
     micro_batch: Annotated[int | None, typer.Option(min=1, help="Samples per forward pass and GPU.")] = None,
     accumulation: Annotated[int | None, typer.Option("--gradient-accumulation", min=1, help="Micro-batches per optimizer step.")] = None,
     examples: Annotated[int | None, typer.Option(min=1, help="Samples of the data set, for the time to train.")] = None,
+    precision: Annotated[str | None, typer.Option(help="Types, where the configuration leaves them open: bf16, fp16 ...")] = None,
     arguments: Annotated[
         str | None, typer.Option("--hf", metavar="FILE", help="Training arguments beside DeepSpeed or accelerate.")
     ] = None,
@@ -62,6 +63,8 @@ def config(
     from parsim.interop.formats import import_config
     from parsim.interop.import_draft import Given
     from parsim.scenario.files import read_text
+    from parsim.scenario.precision import PRESETS
+    from parsim.scenario.values import did_you_mean
 
     text = standard_input() if file == "-" else read_text(Path(file))
     called = name or ("imported" if file == "-" else Path(file).stem)
@@ -74,9 +77,13 @@ def config(
         micro_batch,
         accumulation,
         examples,
+        precision,
         {**_numbered(called_with), **_variables(variables or [])},
     )
     given = replace(given, vocabulary=vocabulary, tokenizer=tokenizer)
+    if precision is not None and precision not in PRESETS:
+        hint = did_you_mean(precision, list(PRESETS)) or f"write {', '.join(PRESETS)}"
+        raise ScenarioError(Finding(f"{precision!r} is no precision", "--precision", precision, hint))
     others = [(read_text(Path(name)), name) for name in more or []]
     imported = import_config(text, file, given, tool=tool, arguments=arguments, more=others)
     for finding in imported.warnings:

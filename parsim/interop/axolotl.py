@@ -31,8 +31,12 @@ from parsim.interop.training_arguments import write_liger_loss, write_optimizer
 from parsim.scenario import files
 from parsim.scenario.shortforms import box
 
+COMPARED = {("rl", word): name for word, name in (("dpo", "dpo"), ("ipo", "dpo"), ("orpo", "orpo"), ("simpo", "orpo"), ("kto", "kto"))} | {
+    ("reward_model", "true"): "reward"
+}
+"""key and value -> what is trained for"""
 OTHER_JOBS = {
-    "rl": "preference and reinforcement learning run further models and passes beside the one of a step",
+    "rl": "answers are generated between the updates",
     "reward_model": "a reward model has another head and pairs of samples",
     "process_reward_model": "a reward model has another head",
     "unfrozen_parameters": "parsim freezes the first layers, or parts by kind (training.finetune.freeze), not names by pattern",
@@ -98,6 +102,8 @@ def _refuse_other_jobs(draft: ImportDraft, source: Source) -> None:
         for key in [key for key in source.keys if key.name == name or key.name.startswith(f"{name}.")]:
             if key.value in (None, False, [], {}):
                 draft.harmless(key, "switched off")
+            elif (objective := COMPARED.get((name, str(key.value).lower()))) is not None:
+                draft.write("training.objective", objective, key)
             else:
                 draft.errors.append(key.finding(f"not supported yet: {why}", "leave it out to simulate supervised training"))
     for key in source.keys:

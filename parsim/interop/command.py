@@ -92,8 +92,10 @@ def invocation(text: str, file: str, variables: dict[str, str]) -> Invocation:
         launch = [key for part in segments(before) for key in part.keys(_options(list(part.words), file, hints)[0])]
         options, positional = _options(after, file, hints)
         launcher = next((part.name for part in reversed(segments(before)) if part.name in LAUNCHERS), "")
+        if program.text in SWIFT:
+            launch += _started(script, file, program.line)
         more["open"] = tuple(_unread(chosen, after))
-        said = legible(program.text), launcher, (*slurm, *launch), tuple(options), tuple(positional), environment, notes, used
+        said = _called(program), launcher, (*slurm, *launch), tuple(options), tuple(positional), environment, notes, used
         return replace(Invocation(*said), **more, line=program.line or None)
     loose = [word for command in script.commands if command.words[0].text.startswith("--") for word in command.words]
     loose = loose or [word for group in _groups(script) for word in group]
@@ -118,6 +120,12 @@ def missing_arguments(text: str, variables: Mapping[str, str]) -> Finding | None
 
 def _candidates(script: Script) -> list[tuple[Command, tuple[list[Field], Field, list[Field]]]]:
     return [(command, parts) for command in script.commands if (parts := _training(command)) is not None]
+
+
+SWIFT = {"swift": ("sft", "pt", "rlhf"), "megatron": ("sft", "pt", "rlhf")}
+"""commands of ms-swift that train"""
+_STARTED = {"NPROC_PER_NODE": "nproc_per_node", "NNODES": "nnodes"}
+"""variables by which ms-swift is told how many processes to start -> options of torchrun"""
 
 
 def _unread(command: Command, words: Sequence[Field]) -> Iterator[tuple[str, int, str]]:
@@ -176,6 +184,17 @@ def _exported(script: Script, name: str, line: int, file: str) -> Key:
     return Key(f"${name}", f"export {name}", legible(value), file, line)
 
 
+def _called(program: Field) -> str:
+    """The program; Megatron-SWIFT by its family's name."""
+    return f"swift.{program.text}" if program.text == "megatron" else legible(program.text)
+
+
+def _started(script: Script, file: str, line: int) -> list[Key]:
+    """What variables say of how many processes there are."""
+    known = {name: "".join(run.text for run in script.variables.scalars.get(name, [])) for name in _STARTED}
+    return [Key(_STARTED[name], name, value, file, line) for name, value in known.items() if value]
+
+
 def _training(command: Command) -> tuple[list[Field], Field, list[Field]] | None:
     """Words before the Python file, the file, words after it."""
     words, own = list(command.words), command.own
@@ -186,7 +205,8 @@ def _training(command: Command) -> tuple[list[Field], Field, list[Field]] | None
             return words[:at], word, words[at + 1 :]
         if word.text == "-m" and at + 1 < len(words) and "." in words[at + 1].text and not words[at + 1].text.startswith(STARTING_MODULES):
             return words[:at], words[at + 1], words[at + 2 :]
-        if word.text in ("llamafactory-cli", "trl"):
+        swift = word.text in SWIFT and at + 1 < len(words) and words[at + 1].text in SWIFT[word.text]
+        if word.text in ("llamafactory-cli", "trl") or swift:
             return words[:at], word, words[at + 1 :]
     return None
 

@@ -113,7 +113,10 @@ def write_precision(draft: ImportDraft, source: Source, arguments: tuple[str, Ke
         on = arguments[0]
         used = [arguments[1]]
     elif not on and autos:
-        draft.fill("training.precision", "bf16, fp16 or fp32: auto follows the training arguments (--hf)", *autos)
+        if draft.given.precision is None:
+            draft.fill("training.precision", "bf16, fp16 or fp32: auto follows the training arguments (--precision, --hf)", *autos)
+        else:
+            draft.write("training.precision", draft.given.precision, *autos, note="--precision")
         return
     elif arguments is not None:
         draft.harmless(arguments[1], "DeepSpeed's own type counts")
@@ -166,7 +169,7 @@ def write_optimizer(draft: ImportDraft, source: Source, *, known: bool) -> bool:
     if name in spelled:
         draft.write("training.optimizer.name", spelled[name], kind)
     else:
-        draft.unmodelled(kind, f"adamw stands in for it; parsim has {', '.join(row.known)}")
+        draft.refuse(kind, f"the optimizer {kind.value}", f"parsim has {', '.join(row.known)}")
     torch = source.of("training.optimizer.implementation")
     if draft.flag(torch):
         draft.write("training.optimizer.implementation", "foreach", torch)

@@ -26,12 +26,16 @@ SMALL_BUCKET = 10_000_000
 def write_states(draft: ImportDraft, source: Source, sizes: Sizes | None) -> None:
     """What is sharded, what is offloaded and how it travels."""
     key = source.of("parallel.data.strategy")
-    stage = draft.whole(key)
+    asked = key is not None and key.value == AUTO
+    stage = None if asked else draft.whole(key)
     if key is not None and stage is not None and stage not in ZERO:
         draft.errors.append(key.finding(f"{stage} is no ZeRO stage", "0, 1, 2 or 3"))
         stage = 0
     stage = stage or 0
-    draft.write("parallel.data.strategy", ZERO[stage], key, note="" if key else "no zero_optimization.stage")
+    if asked:
+        draft.fill("parallel.data.strategy", "zero1, zero2 or zero3: auto is what accelerate's zero_stage says", key)
+    else:
+        draft.write("parallel.data.strategy", ZERO[stage], key, note="" if key else "no zero_optimization.stage")
     _read_groups(draft, source, stage)
     if "software.profile" not in draft.lines:
         draft.write("software.profile", "deepspeed")
@@ -151,6 +155,8 @@ def _read_offload(draft: ImportDraft, source: Source, stage: int) -> None:
             draft.write(row.path, device.text, device)
         elif device is not None and device.text in row.words:
             draft.only_if(device, ("none",), "parameters are offloaded with ZeRO-3 only", "nothing is offloaded")
+        elif device is not None and device.value == AUTO:
+            draft.fill(row.path, f"{', '.join(row.words)}: auto is what accelerate's offload keys say", device)
         elif device is not None:
             draft.errors.append(device.finding(f"{device.value!r} is none of {', '.join(row.words)}"))
         if legacy is not None and draft.flag(legacy):

@@ -283,6 +283,11 @@ def simulator_only(draft: ExportDraft) -> None:
         draft.refuses("training.backward", "a training job always has a backward pass", "leave it out")
     if not training.step:
         draft.refuses("training.step", "a training job always steps its optimizer", "leave it out")
+    if training.objective in ("auto", "language-modelling"):
+        draft.says("training.objective", "the default: next tokens")
+    else:
+        text = f"{training.objective} is in the training script, not in the configuration"
+        draft.refuses("training.objective", text, "export without it, and give the configuration to TRL or LLaMA-Factory")
     draft.lacks("training.iteration", "it says which step is simulated, not how to train")
     draft.lacks("training.mean_sequence_length", "it describes the data")
     draft.lacks("training.data_loading", "it is a time, not a setting")

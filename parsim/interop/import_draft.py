@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from parsim.columns import left, printable, width
 from parsim.errors import Finding, ScenarioError
-from parsim.interop.keys import OFF, Key, Source
+from parsim.interop.keys import Key, Source
 from parsim.scenario import files
 from parsim.scenario.scenario import flow
 from parsim.scenario.support import PLACEHOLDER
@@ -38,6 +38,8 @@ class Given:
     gradient_accumulation: int | None = None
     examples: int | None = None
     """samples of the data set"""
+    precision: str | None = None
+    """types where the configuration leaves them open: bf16, amp-bf16 ..."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """of a shell script, by name; positional ones are 1, 2, ..."""
     vocabulary: int | None = None
@@ -122,6 +124,12 @@ class ImportDraft:
         if key is not None:
             self._settle(key, "not modelled", why)
 
+    def refuse(self, key: Key | None, why: str, suggestion: str = "") -> None:
+        """The key makes another job of it, which parsim does not simulate: nothing is imported, and the reader is told why."""
+        if key is not None:
+            self._settle(key, "not modelled", why)
+            self.errors.append(key.finding(f"not supported yet: {why}", suggestion))
+
     def only_if(self, key: Key | None, off: Iterable[Any], why: str, meaning: str = "that is what parsim models") -> None:
         """A key that does nothing (`meaning`) with one of the values `off`, and is not modelled otherwise."""
         if key is not None:
@@ -169,9 +177,10 @@ class ImportDraft:
                 self.harmless(key, NULL if key.value is None else "empty")
             elif why := table.reason(table.harmless, key.name):
                 self.harmless(key, why)
+            elif why := table.reason(table.refused, key.name):
+                self.harmless(key, "switched off") if key.off else self.refuse(key, why)
             elif why := table.reason(table.unmodelled, key.name):
-                off = any(type(value) is type(key.value) and value == key.value for value in OFF)
-                self.harmless(key, "switched off") if off else self.unmodelled(key, why)
+                self.harmless(key, "switched off") if key.off else self.unmodelled(key, why)
             elif key.name in source.asked:
                 self.unmodelled(key, "of no meaning beside the other keys")
             else:
@@ -312,6 +321,7 @@ def _unused(draft: ImportDraft) -> None:
         ("--examples", draft.given.examples),
         ("--vocabulary", draft.given.vocabulary),
         ("--tokenizer", draft.given.tokenizer),
+        ("--precision", draft.given.precision),
     ):
         if value is not None and not any(note.startswith(flag) for note in notes):
             draft.remark(f"{flag} {value} has no use: the configuration says it in another way")

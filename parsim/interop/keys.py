@@ -24,6 +24,10 @@ LARGE = 1e4
 """whole numbers from here on are shown without a fraction"""
 
 
+OFF: tuple[Any, ...] = (False, 0, "0", None, {}, [], "none", "None", "False", "false", "no")
+"""values with which a key that is not modelled does nothing"""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Key:
     """One setting of the source. Two keys are the same only if they are the same object."""
@@ -46,6 +50,11 @@ class Key:
     def text(self) -> str:
         """The value as a word to look up."""
         return " ".join(map(str, self.value)) if isinstance(self.value, list) else str(self.value)
+
+    @property
+    def off(self) -> bool:
+        """Its value is one with which a switch does nothing."""
+        return any(type(value) is type(self.value) and value == self.value for value in OFF)
 
     def finding(self, message: str, suggestion: str = "") -> Finding:
         """A finding about this key, with its place."""
@@ -150,10 +159,6 @@ def _leaves(tree: Mapping[str, Any], path: str, document: Document) -> Iterator[
         yield Key(below, below, value, document.path, line, column)
 
 
-OFF: tuple[Any, ...] = (False, 0, "0", None, {}, [], "none", "None", "False", "false", "no")
-"""values with which a key that is not modelled does nothing"""
-
-
 @dataclass(frozen=True, slots=True)
 class KeyRow:
     """One of our keys and what a tool calls it."""
@@ -216,6 +221,8 @@ class KeyTable:
     """reason -> the tool's keys that change neither time nor memory of a step; ``name*`` stands for all that begin so"""
     unmodelled: dict[str, str]
     """reason -> the tool's keys whose effect parsim does not model"""
+    refused: dict[str, str]
+    """reason -> the tool's keys that make another job of it than parsim can simulate"""
 
     def reason(self, reasons: Mapping[str, str], name: str) -> str:
         """The reason under which `name` stands in `reasons`, or an empty text."""
@@ -227,7 +234,7 @@ class KeyTable:
 
     def names(self) -> list[str]:
         """The tool's keys that stand under a reason."""
-        return [name for reasons in (self.harmless, self.unmodelled) for names in reasons.values() for name in names.split()]
+        return [name for reasons in (self.harmless, self.unmodelled, self.refused) for names in reasons.values() for name in names.split()]
 
     def below(self, prefix: str) -> list[KeyRow]:
         """The rows of our keys that begin with `prefix`."""
@@ -239,11 +246,12 @@ def key_table(tool: str) -> KeyTable:
     """The table ``tables/TOOL.yaml``, with the tables that it includes."""
     tree = _read(tool)
     parts = [*(_read(name) for name in tree.get("include", ())), tree]
-    table = KeyTable(tree["tool"], {}, {}, {}, {}, {})
+    table = KeyTable(tree["tool"], {}, {}, {}, {}, {}, {})
     for part in reversed(parts):
         begins = part.get("prefixes", ())
         table.harmless.update({reason: _behind(begins, names) for reason, names in part["no effect"].items()})
         table.unmodelled.update(part.get("not modelled", {}))
+        table.refused.update(part.get("refused", {}))
     for part in parts:
         begins = part.get("prefixes", ())
         table.rows.update({path: _row(path, entry, begins) for path, entry in part.get("keys", {}).items()})

@@ -5,20 +5,15 @@ from __future__ import annotations
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import Sizes, write_experts
 from parsim.interop.keys import Key, Source, key_table
-from parsim.interop.peft import names_or_all, write_saved
+from parsim.interop.peft import EIGHT_BITS, names_or_all, write_saved
 from parsim.units import is_digits
 
-STAGES = ("sft", "pt")
-"""stages whose step is one forward and one backward of one model"""
 AXES = ("parallel.tensor.size", "parallel.pipeline.size", "parallel.context.size")
 """which its Megatron engine calls as Megatron-LM does"""
 
 
 def write_factory(draft: ImportDraft, source: Source, sizes: Sizes | None) -> None:
     """Write method, checkpointing and quantisation."""
-    stage = source.get("stage")
-    if stage is not None:
-        draft.only_if(stage, STAGES, "a step of one model; reference and reward models are left out", "a step of one model")
     _checkpointing(draft, source)
     kind = source.get("finetuning_type")
     method = "lora" if kind is None else str(kind.value)
@@ -29,10 +24,14 @@ def write_factory(draft: ImportDraft, source: Source, sizes: Sizes | None) -> No
     elif method == "lora":
         _lora(draft, source, kind)
     else:
-        draft.unmodelled(kind, "parsim has full, freeze and lora")
+        draft.refuse(kind, f"the method {method}", "parsim has full, freeze and lora")
     for name in ("lora_rank", "lora_target", "lora_dropout", "additional_target", "quantization_bit", "double_quantization",
                  "quantization_type", "freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules"):  # fmt: skip
         key = source.get(name)
+        if key is not None and name == "quantization_bit" and not key.off and method in ("full", "freeze"):
+            draft.errors.append(
+                key.finding("a quantised model is trained with adapters only", "write finetuning_type: lora, or leave it out")
+            )
         if key is not None and not draft.settled(key):
             draft.harmless(key, f"it does not count with finetuning_type {method}")
     _megatron(draft, source)
@@ -97,11 +96,15 @@ def _lora(draft: ImportDraft, source: Source, kind: Key | None) -> None:
         note = "double_quantization is true if not given" if double is None else ""
         draft.write("training.finetune.base", "nf4-dq" if draft.flag(double, default=True) else "nf4", double, note=note)
         draft.only_if(form, ("nf4",), "another code of the same four bits")
-        draft.only_if(method, ("bnb", "bitsandbytes"), "parsim knows the four bits of bitsandbytes")
-    elif bits is not None:
-        draft.unmodelled(bits, "parsim knows four bits; the frozen weights are taken in 16")
+        if method is not None and str(method.value).lower() not in ("bnb", "bitsandbytes"):
+            draft.refuse(method, f"the four bits of {method.value}", "parsim has those of bitsandbytes (NF4)")
+        draft.harmless(method, "NF4, as parsim has it")
+    elif bits is not None and str(bits.value) == "8":
+        draft.fill("training.finetune.base", EIGHT_BITS, bits)
+    elif bits is not None and not bits.off:
+        draft.refuse(bits, f"frozen weights in {bits.value} bits", "parsim has four (nf4, nf4-dq) and sixteen")
     if not quantised:
-        draft.harmless(method, "nothing is quantised")
+        draft.harmless(method, "it counts with four bits")
 
 
 def _freeze(draft: ImportDraft, source: Source, kind: Key | None, sizes: Sizes | None) -> None:

@@ -14,6 +14,7 @@ EMBEDDINGS = ("embed_tokens", "lm_head", "wte")
 RANK = 16
 DROPOUT = 0.05
 """TRL's defaults"""
+EIGHT_BITS = "not supported yet: frozen weights in 8 bits; bf16 takes twice their memory, nf4 (with method: qlora) half of it"
 
 
 def asks_for_adapters(source: Source) -> bool:
@@ -32,7 +33,9 @@ def write_peft(draft: ImportDraft, source: Source) -> None:
         for key in (switch, rank, targets, share, saved, nested, form):
             draft.harmless(key, "without use_peft there are no adapters")
         for key in (four, eight):
-            draft.only_if(key, (False,), "a quantised model is trained with adapters only", "nothing is quantised")
+            if key is not None and draft.flag(key):
+                draft.errors.append(key.finding("a quantised model is trained with adapters only", "add use_peft, or leave it out"))
+            draft.harmless(key, "nothing is quantised")
         return
     quantised = draft.flag(four)
     draft.write("training.finetune.method", "qlora" if quantised else "lora", switch, four if quantised else None)
@@ -49,7 +52,15 @@ def write_peft(draft: ImportDraft, source: Source) -> None:
         draft.harmless(four, "switched off")
         for key in (nested, form):
             draft.harmless(key, "nothing is quantised")
-    draft.only_if(eight, (False,), "parsim knows four bits; the frozen weights are taken in 16", "switched off")
+    write_eight_bits(draft, eight, quantised=quantised)
+
+
+def write_eight_bits(draft: ImportDraft, key: Key | None, *, quantised: bool) -> None:
+    """A base in 8 bits, which parsim does not have: the reader says what stands for it."""
+    if key is not None and draft.flag(key) and not quantised:
+        draft.fill("training.finetune.base", EIGHT_BITS, key)
+    else:
+        draft.harmless(key, "four bits count" if quantised else "switched off")
 
 
 def write_saved(draft: ImportDraft, key: Key | None) -> None:

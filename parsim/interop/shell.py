@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from parsim.interop.shell_outputs import LONGEST, filtered, printed
 from parsim.interop.shell_tests import tested, undecided
-from parsim.interop.shell_values import Field, LetterRun, Variables, plain, unknown
+from parsim.interop.shell_values import Field, LetterRun, Variables, legible, plain, unknown
 from parsim.interop.shell_walk import ASSIGNMENT, QUIET, REDIRECTIONS, Command, Note, Walker
 from parsim.interop.shell_words import JOINED, Document, Token, WordPart, numbered, tokens
 
@@ -135,7 +135,7 @@ class Script(Walker):
     def _command(self, items: tuple[Field, ...], parts: _Parts, line: int) -> bool:
         name = items[0].text
         if name in ("source", "."):
-            self._note(f"{' '.join(item.text for item in items[1:2])} is another script, which is not read", line)
+            self._note(f"{legible(' '.join(item.text for item in items[1:2]))} is another script, which is not read", line)
         elif name == "printf" and len(items) > 3 and items[1].text == "-v":
             value = printed(["printf", *(item.text for item in items[3:])])
             self._assign(items[2].text, [LetterRun(unknown(items[2].text) if value is None else value, line)], append=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from parsim.errors import Finding, ScenarioError
 from parsim.interop.accelerate import read_accelerate, to_fsdp
 from parsim.interop.axolotl import read_axolotl
 from parsim.interop.deepspeed import read_deepspeed, to_deepspeed
@@ -19,8 +20,10 @@ from parsim.interop.megatron.megatron_deepspeed import MARKS, read_megatron_deep
 from parsim.interop.nemo import read_nemo
 from parsim.interop.neox import read_neox
 from parsim.interop.recognise import Foreign, Tool, claims
+from parsim.interop.swift import of_file, read_swift
 from parsim.interop.torchtitan import read_torchtitan
 from parsim.interop.trainer import read_trainer
+from parsim.interop.verl import SUPERVISED, read_verl
 from parsim.scenario import files
 
 BOTH = ("document", "command")
@@ -63,6 +66,20 @@ def _trainer(draft: ImportDraft, foreign: Foreign) -> None:
 
 def _factory(draft: ImportDraft, foreign: Foreign) -> None:
     read_trainer(draft, foreign.document, foreign.call, factory=True)
+
+
+def _swift(draft: ImportDraft, foreign: Foreign) -> None:
+    if foreign.call is not None:
+        read_swift(draft, foreign.call)
+    elif foreign.document is not None:
+        read_swift(draft, of_file(foreign.document))
+
+
+def _verl(draft: ImportDraft, foreign: Foreign) -> None:
+    if foreign.call is None:
+        text = "this is YAML of verl, which parsim does not read"
+        raise ScenarioError(Finding(text, file=draft.file, line=1, suggestion=f"give the command that starts {SUPERVISED[0]}"))
+    read_verl(draft, foreign.call)
 
 
 RECORDS = (
@@ -137,14 +154,14 @@ RECORDS = (
     Tool("nemo-automodel", "NeMo AutoModel", own=("step_scheduler.*", "packed_sequence.packed_sequence_size"), has=("nemo",),
          instead=OWN),
     Tool("litgpt", "LitGPT", own=("train.lr_warmup_steps", "train.max_tokens"), instead=OWN),
-    Tool("swift", "ms-swift", forms=BOTH, has=("hf", "megatron", "llama-factory"), programs=("swift",),
+    Tool("swift", "ms-swift", forms=BOTH, has=("hf", "megatron", "llama-factory"), programs=("swift",), read=_swift,
          own=("tuner_type", "train_type", "sft_type", "rlhf_type", "attn_impl", "split_dataset_ratio"), instead=OWN),
     Tool("primus", "Primus", own=("modules.pre_trainer.*", "work_group"), has=("nemo", "torchtitan"), instead=OWN),
     Tool("nemo-rl", "NeMo RL", own=("policy.megatron_cfg.*", "policy.dtensor_cfg.*", "loss_fn.*"), has=("nemo", "nemo-automodel"),
          instead=OWN),
     Tool("parsim", "a scenario of parsim", own=("cluster.topology", "training.sequence_length", "parallel.tensor.size"),
          instead="it needs no import: parsim run FILE"),
-    Tool("verl", "verl", own=("actor_rollout_ref.*", "algorithm.adv_estimator"), forms=BOTH, programs=("verl",),
+    Tool("verl", "verl", own=("actor_rollout_ref.*", "algorithm.adv_estimator"), forms=BOTH, programs=("verl",), read=_verl,
          instead=OWN),
 )  # fmt: skip
 TABLE: Mapping[str, Tool] = {tool.name: tool for tool in RECORDS}

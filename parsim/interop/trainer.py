@@ -5,7 +5,8 @@ What is taken where nothing is said: huggingface/transformers, src/transformers/
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,13 +23,17 @@ from parsim.interop.import_sections import (
     write_micro_batch,
     write_model,
 )
-from parsim.interop.keys import Key, Source, key_table, of_document
+from parsim.interop.keys import Key, KeyTable, Source, key_table, of_document
 from parsim.interop.llama_factory import write_factory
+from parsim.interop.objective import write_objective
 from parsim.interop.peft import write_peft
 from parsim.interop.processes import write_launched
 from parsim.interop.training_arguments import half_type, write_autocast, write_length, write_liger, write_optimizer, write_switches
 from parsim.scenario import files
 from parsim.scenario.support import EXAMPLES
+
+Brought = Callable[[str], Mapping[str, object] | None]
+"""the DeepSpeed file that a tool brings under a name"""
 
 
 @dataclass
@@ -48,14 +53,20 @@ def read_trainer(
     *,
     factory: bool,
     beside: Mapping[str, files.Document] | None = None,
+    table: str = "huggingface",
+    brought: Brought = lambda _: None,
 ) -> None:
-    """Write the scenario of training arguments: a file's or a command's. `beside` are configurations that go with them, by tool."""
-    job = _job(draft, document, call, beside or {})
+    """Write the scenario of training arguments: a file's or a command's. `beside` are configurations that go with them, by tool.
+
+    `table` is the tool's table of keys; `brought` gives the DeepSpeed files that the tool brings, by name.
+    """
+    job = _job(draft, document, call, beside or {}, key_table(table), brought)
     sizes = write_model(draft, job.source.of("model"))
     if job.accelerate is not None:
         accelerate.write_processes(draft, job.accelerate)
     else:
         write_launched(draft, job.launch)
+    write_objective(draft, job.source, call)
     length = write_length(draft, job.source, factory=factory)
     _batch(draft, job)
     _strategy(draft, job, sizes)
@@ -76,7 +87,14 @@ def read_trainer(
         draft.close(job.accelerate)
 
 
-def _job(draft: ImportDraft, document: files.Document | None, call: Invocation | None, beside: Mapping[str, files.Document]) -> Arguments:
+def _job(
+    draft: ImportDraft,
+    document: files.Document | None,
+    call: Invocation | None,
+    beside: Mapping[str, files.Document],
+    table: KeyTable,
+    brought: Brought,
+) -> Arguments:
     """Reads what the arguments name: a file of arguments, DeepSpeed's, accelerate's."""
     keys: list[Key] = []
     launch: list[Key] = []
@@ -93,7 +111,7 @@ def _job(draft: ImportDraft, document: files.Document | None, call: Invocation |
                 else:
                     keys += of_document(files.read(Path(path)), "huggingface").keys
         keys += call.options
-    job = Arguments(Source(_with_fsdp_file(draft, keys), key_table("huggingface")), launch=Source(launch, key_table("huggingface")))
+    job = Arguments(Source(_with_fsdp_file(draft, keys), table), launch=Source(launch, key_table("huggingface")))
     config = job.launch.get("config_file") if call is not None and call.launcher == "accelerate" else None
     if "accelerate" in beside:
         job.accelerate = of_document(beside["accelerate"], "accelerate")
@@ -104,7 +122,8 @@ def _job(draft: ImportDraft, document: files.Document | None, call: Invocation |
         job.deepspeed = of_document(beside["deepspeed"], "deepspeed")
         draft.harmless(key, "replaced by the configuration that is read")
     elif key is not None:
-        job.deepspeed = deepspeed_of(draft, key)
+        tree = brought(str(key.value))
+        job.deepspeed = deepspeed_of(draft, key) if tree is None else _of_tree(draft, key, tree)
     elif any(name.startswith("deepspeed.") for name in (key.name for key in job.source.keys)):
         inner = [key for key in job.source.keys if key.name.startswith("deepspeed.")]
         job.deepspeed = job.source.below("deepspeed.", key_table("deepspeed"))
@@ -131,6 +150,12 @@ def _accelerate_of(draft: ImportDraft, job: Arguments, config: Key | None) -> So
             keys.append(replace(key, name=f"{section}.{key.name}" if section else key.name))
     job.launch = Source([config] if config is not None else [], job.launch.table)
     return Source(keys, key_table("accelerate"))
+
+
+def _of_tree(draft: ImportDraft, key: Key, tree: Mapping[str, object]) -> Source:
+    """The DeepSpeed file that a tool brings."""
+    draft.write("software.profile", "deepspeed", key)
+    return of_document(files.parse_text(json.dumps(tree), f"{key.value}.json", json=True), "deepspeed")
 
 
 def deepspeed_of(draft: ImportDraft, key: Key) -> Source | None:
@@ -180,6 +205,7 @@ def _strategy(draft: ImportDraft, job: Arguments, sizes: Sizes | None) -> None:
         kind = job.accelerate.get("distributed_type") if job.accelerate is not None else None
         type_: tuple[str, Key | None] = ("", None) if asked is None else ({"no": ""}.get(asked[0], asked[0]), asked[1])
         deepspeed.write_precision(draft, job.deepspeed, type_)
+        draft.harmless(source.of("training.precision.loaded"), "DeepSpeed's own type counts")
         deepspeed_zero.write_states(draft, job.deepspeed, sizes)
         if kind is not None:
             draft.write("software.profile", "deepspeed", kind)

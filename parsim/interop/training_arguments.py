@@ -88,7 +88,11 @@ def write_autocast(draft: ImportDraft, source: Source, asked: tuple[str, Key] | 
 def write_optimizer(draft: ImportDraft, source: Source) -> None:
     """``optim``, or the older ``adafactor``."""
     kind, old, row = source.of("training.optimizer"), source.get("adafactor"), source.table.rows["training.optimizer"]
-    if old is not None and draft.flag(old):
+    muon = source.get("use_muon")
+    if muon is not None and draft.flag(muon):
+        draft.write("training.optimizer.name", "muon", muon)
+        draft.harmless(kind, "use_muon counts")
+    elif old is not None and draft.flag(old):
         draft.write("training.optimizer.name", "adafactor", old)
         draft.harmless(kind, "adafactor counts")
     elif kind is None:
@@ -100,7 +104,9 @@ def write_optimizer(draft: ImportDraft, source: Source) -> None:
             draft.write("training.optimizer.implementation", implementation, kind)
     else:
         known = dict.fromkeys(name.partition(" ")[0] for name in row.known)
-        draft.unmodelled(kind, f"adamw stands in for it; parsim has {', '.join(known)}")
+        draft.refuse(kind, f"the optimizer {kind.value}", f"parsim has {', '.join(known)}")
+    if kind is not None and str(kind.value).startswith("paged_"):
+        draft.remark("paged states may move to host memory there; here they stay on the device", "training.optimizer")
 
 
 def write_switches(draft: ImportDraft, source: Source) -> None:

@@ -17,6 +17,7 @@ from parsim.parallel.groups import Groups, Mesh
 from parsim.parallel.instances import instance_findings
 from parsim.parallel.local_steps import outer_findings
 from parsim.parallel.muon_findings import muon_findings
+from parsim.parallel.objective import objective_findings
 from parsim.parallel.offload import offload_findings
 from parsim.parallel.schedules import BIDIRECTIONAL, ENDLESS, OVERLAPPING, V_SHAPED, ZERO_BUBBLE
 from parsim.parallel.settings import Parallelism, Runtime, Training
@@ -82,6 +83,7 @@ def findings_of(
         findings.append(Finding(text, "parallel.data.strategy", "none", "one of ddp, zero1, zero2, zero3, fsdp"))
     findings += _shard_findings(parallelism, replicas)
     findings += muon_findings(training, parallelism, runtime)
+    findings += objective_findings(model, training, parallelism)
     findings += zero_plus_plus.findings(training, parallelism, runtime, replicas)
     findings += zero3_buckets.findings(parallelism.data, runtime)
     findings += instance_findings(training, parallelism, runtime, mesh)

@@ -13,6 +13,7 @@ from parsim.model.low_precision import NARROW, Quantisation
 from parsim.parallel.expert_load import Imbalance
 from parsim.parallel.groups import AXES, CONTEXT, DATA, PIPELINE, TENSOR
 from parsim.parallel.hooks import Sharding
+from parsim.parallel.objective import Objective
 from parsim.parallel.schedules.slot import APART, Overlapped, Schedule
 
 KEPT = ("embedding", "head", "router", "norm", "attention")
@@ -151,8 +152,15 @@ class Training:
     data_loading: float = 0.0
     """seconds per micro-batch"""
     offload: Offload = field(default_factory=Offload)
+    objective: Objective = field(default_factory=Objective)
+    """what it trains for; `micro_batch` and `global_batch` count its sequences"""
     finetune: Finetune | None = None
     """what is trained where that is not everything (the model is built accordingly)"""
+
+    @property
+    def samples(self) -> int:
+        """Samples of a step, of one sequence each or, where answers are compared, of two."""
+        return self.global_batch // self.objective.sequences
 
     @property
     def mean_length(self) -> int:

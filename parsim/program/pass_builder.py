@@ -95,6 +95,8 @@ class PassBuilder(Emitter):
         self.depends_on: set[str] = set()
         """which of `first` and `last` was asked: the pass of another micro-batch with the same answers is the same"""
         self.prefix = prefix
+        self._began = START
+        """what `START` stands for: the begin of all, or that of a pass behind another one"""
         self._handed = handed
         self.items: list[Item] = []
         self.segment: Item | None = None
@@ -137,6 +139,15 @@ class PassBuilder(Emitter):
         if self.segment is not None:
             self.segment.aside = True
         self._close()
+
+    @contextmanager
+    def under(self, prefix: str) -> Iterator[None]:
+        """A pass behind another one, with tensors whose names begin with `prefix`; it begins where the compute so far ends."""
+        own, self._began = (self.prefix, self._began), self.mark()
+        self.prefix = prefix + self.prefix
+        yield
+        self.settle()
+        self.prefix, self._began = own
 
     # -- what the lowering calls ----------------------------------------------------------------------------------
 
@@ -216,11 +227,7 @@ class PassBuilder(Emitter):
             item.needs, item.tails = self.waits, self.tails
             self.waits, self.tails = [], []
         else:
-            for handle in [self.mark()] if after is None else after:
-                if handle == START:
-                    item.tails.append(COMPUTE)
-                else:
-                    item.needs.append(handle)
+            self._follow(item, [self.mark()] if after is None else after)
         item.effects = [Effect(0.0, self.number(t), allocate=True) for t in allocates]
         item.effects += [Effect(inf, self.number(t), allocate=False) for t in frees]
         self.items.append(item)
@@ -250,11 +257,7 @@ class PassBuilder(Emitter):
         """See `Emitter.beside`."""
         self.settle()
         item = Item(name, "data_comm", (stream_lane(stream),))
-        for handle in [self.mark()] if after is None else after:
-            if handle == START:
-                item.tails.append(COMPUTE)
-            else:
-                item.needs.append(handle)
+        self._follow(item, [self.mark()] if after is None else after)
         item.runs(kernels, self.clock)
         self.items.append(item)
         return len(self.items) - 1
@@ -310,6 +313,14 @@ class PassBuilder(Emitter):
     def holds(self, segment: Item) -> bool:
         """The item does something even if it takes no time."""
         return bool(segment.effects or segment.needs or segment.tails)
+
+    def _follow(self, item: Item, handles: Sequence[int]) -> None:
+        """The item starts when these have ended."""
+        for handle in handles:
+            if (real := self._began if handle == START else handle) == START:
+                item.tails.append(COMPUTE)
+            else:
+                item.needs.append(real)
 
     def _close(self) -> None:
         segment = self.segment

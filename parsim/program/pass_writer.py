@@ -26,7 +26,7 @@ from parsim.parallel.stages import Group
 from parsim.program.block_templates import BlockTensors, DeferredOperators
 from parsim.program.checkpoint_offload import CheckpointOffload
 from parsim.program.host import Floor, LaunchFloor
-from parsim.program.pass_builder import Item
+from parsim.program.pass_builder import Item, PassBuilder
 from parsim.program.pipeline_rank import PipelineRank, between_weights
 from parsim.program.program import COMPUTE
 
@@ -40,16 +40,26 @@ class StagePassWriter:
     """One pass while it is being written."""
 
     def __init__(
-        self, home: PipelineRank, stage: int, *, first: bool, last: bool, split: bool, partial: bool = False, beside: bool = False
+        self,
+        home: PipelineRank,
+        stage: int,
+        *,
+        first: bool,
+        last: bool,
+        split: bool,
+        partial: bool = False,
+        beside: bool = False,
+        at: PassBuilder | None = None,
     ) -> None:
-        """`beside`: the pass shares its slot with another; gradients of weights then hold up no message."""
+        """`beside`: the pass shares its slot with another; gradients of weights then hold up no message. `at`: it goes on with that one."""
         self.home = home
         self.plan = home.plan
         self.stage = stage
         self.partial = partial
         self._mark = home.mark(partial)
         self.chunk: Chunk = home.chunks[stage]
-        self.at = home.builder(stage, first=first, last=last)
+        self._continues = at is not None
+        self.at = home.builder(stage, first=first, last=last) if at is None else at
         self.sharding: Sharding = home.sharding[stage]
         self.units = home.units[stage]
         self.hooks = self.plan.operator_hooks(partial=partial, split=split)
@@ -134,7 +144,9 @@ class StagePassWriter:
 
     def _batch(self) -> list[str]:
         """What the script holds for a micro-batch on this stage: the input on the first, the labels on the last."""
-        held = []
+        held: list[str] = []
+        if self._continues:  # the samples of the pass before
+            return held
         if self._is_first:
             held.append(self.at.tensor(f"{self._mark}x0", self.plan.input_bytes(self.partial), "activations", per_micro_batch=True))
         loss = [operator for operator in self.plan.model.blocks[-1].operators if isinstance(operator, Loss)]
@@ -150,7 +162,7 @@ class StagePassWriter:
         at, plan = self.at, self.plan
         for block in self.chunk.blocks:
             self._declare(block)
-        at.label(f"F{self.stage} {plan.model.block_names[self.chunk.blocks[0]]}", COMPUTE)
+        at.label(f"F{self.stage} {self.home.title}{plan.model.block_names[self.chunk.blocks[0]]}", COMPUTE)
         if self._is_first and plan.training.data_loading:
             at.items.append(Item("data loading", "launch", (HOST,), plan.training.data_loading))
             at.wait(len(at.items) - 1)
@@ -164,7 +176,7 @@ class StagePassWriter:
             for block in group.blocks:
                 self.host.begin_block(self._floor(block, backward=False))
                 self._enter(block, backward=False)
-                at.label(f"F{self.stage} {plan.model.block_names[block]}", COMPUTE)
+                at.label(f"F{self.stage} {self.home.title}{plan.model.block_names[block]}", COMPUTE)
                 saved = plan.training.backward and not group.checkpoint
                 keep = group.checkpoint and block == group.blocks[0] and plan.training.backward
                 self._forward_block(block, saved=saved, keep_input=keep)

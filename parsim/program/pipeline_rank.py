@@ -18,7 +18,7 @@ from parsim.model.loss import Loss
 from parsim.model.model import Block
 from parsim.model.tape import Step, Tape
 from parsim.model.weight_casts import weight_casts
-from parsim.parallel.hooks import Weight
+from parsim.parallel.hooks import Sharding, Weight
 from parsim.parallel.local_steps import outer_tensors
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.replicated import gradient_names
@@ -33,7 +33,13 @@ class PipelineRank:
     """The ranks of one pipeline rank and role, which all do the same."""
 
     def __init__(
-        self, plan: Plan, pipeline_rank: int, role: str, clock: Callable[[Kernel], float], templates: BlockTemplates | None = None
+        self,
+        plan: Plan,
+        pipeline_rank: int,
+        role: str,
+        clock: Callable[[Kernel], float],
+        templates: BlockTemplates | None = None,
+        table: TensorTable | None = None,
     ) -> None:
         self.plan = plan
         self.clock = clock
@@ -43,8 +49,8 @@ class PipelineRank:
         self.chunks = {chunk.stage: chunk for chunk in plan.of_rank(pipeline_rank)}
         self.tied = plan.ties.on(pipeline_rank)
         """weights that several chunks of the rank share"""
-        self.table = TensorTable()
-        self.sharding = {stage: plan.sharding(chunk, role) for stage, chunk in self.chunks.items()}
+        self.table = TensorTable() if table is None else table
+        self.sharding = self.shardings(role)
         self.units = {stage: plan.units(chunk) for stage, chunk in self.chunks.items()}
         self.weights = {w.name: w for chunk in self.chunks.values() for w in plan.weights(chunk)}
         self.declared: dict[tuple[int, bool, bool], BlockTensors] = {}
@@ -57,6 +63,15 @@ class PipelineRank:
         self._of_operator: dict[tuple[int, str], tuple[tuple[Weight, ...], tuple[Weight, ...]]] = {}
         self._used_workspaces: set[str] = set()
         self.resident = self._declare_resident()
+
+    @property
+    def title(self) -> str:
+        """What the names of its blocks begin with in the step's compute."""
+        return ""
+
+    def shardings(self, role: str) -> dict[int, Sharding]:
+        """The data-parallel strategy of every stage."""
+        return {stage: self.plan.sharding(chunk, role) for stage, chunk in self.chunks.items()}
 
     # -- memory that stays ----------------------------------------------------------------------------------------
 

@@ -5,8 +5,8 @@ Forward and backward are written by `parsim.program.pass_writer`, once for the m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from math import inf
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from math import fsum, inf
 
 from parsim.kernel import Kernel
 from parsim.model.stages import ProfiledStage
@@ -20,6 +20,7 @@ from parsim.program.pass_builder import Item
 from parsim.program.pass_writer import StagePassWriter
 from parsim.program.pipeline_rank import PipelineRank
 from parsim.program.program import COMPUTE, Effect
+from parsim.program.unsaved_passes import unsaved_ranks
 
 _Template = tuple[str, int, bool, bool, bool, bool, bool, Hashable]
 """kind, stage, first, last, smaller micro-batch, beside another pass, whether an update follows, state of the sharding before it"""
@@ -32,6 +33,9 @@ class StagePasses(PipelineRank):
         self, plan: Plan, pipeline_rank: int, role: str, clock: Callable[[Kernel], float], templates: BlockTemplates | None = None
     ) -> None:
         super().__init__(plan, pipeline_rank, role, clock, templates)
+        self.unsaved = unsaved_ranks(self, role)
+        """whose forward passes follow that of every micro-batch"""
+        self.resident += tuple(dict.fromkeys(number for rank in self.unsaved for number in rank.resident))
         self._beginning: list[Item] = []
         self._ending: list[Item] = []
         self._templates: dict[_Template, tuple[list[Item], Hashable]] = {}
@@ -140,6 +144,9 @@ class StagePasses(PipelineRank):
             writer = StagePassWriter(self, stage, first=first, last=last, split=split, partial=partial, beside=beside)
             if kind == SlotKind.FORWARD:
                 writer.forward()
+                for rank in self.unsaved:
+                    with writer.at.under(rank.prefix):
+                        StagePassWriter(rank, stage, first=first, last=last, split=False, partial=partial, at=writer.at).forward()
             else:
                 writer.backward(inputs=kind in GRADIENTS_OF_INPUTS, weights=kind in GRADIENTS_OF_WEIGHTS)
             items = writer.at.finish()
@@ -177,6 +184,17 @@ class StagePasses(PipelineRank):
         if isinstance(operator, ProfiledStage) and (operator.send or not operator.output_bytes):
             return (None, tuple(Effect(operator.send, n, allocate=False) for n in released), operator.send)
         return (self.message(self.moved(size)), tuple(Effect(inf, n, allocate=False) for n in released), 0.0)
+
+    def seconds(self, stage: int) -> dict[str, float]:
+        """See `PipelineRank.seconds`; passes without gradients are part of the forward."""
+        whole = super().seconds(stage)
+        return whole | {"forward": whole["forward"] + fsum(rank.seconds(stage)["forward"] for rank in self.unsaved)}
+
+    def kernels(self) -> Iterator[Kernel]:
+        """Every kernel of one micro-batch, forward and backward."""
+        yield from super().kernels()
+        for rank in self.unsaved:
+            yield from rank.kernels()
 
     def memory_bound(self) -> dict[str, float]:
         """Op name -> share of its time in memory-bound kernels, over the templates written so far."""

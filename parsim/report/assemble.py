@@ -88,6 +88,7 @@ def model_of(run: Run, hardware: Hardware, clock: Callable[[Kernel], float], con
     whole = flop = 0.0 if profiled else share * flop_per_step(model, sequence, samples, convention)
     if training.finetune is not None and training.backward:
         flop -= samples * untrained_flop(model, sequence, convention)
+    flop += 0.0 if profiled else len(training.objective.unsaved) / 3 * flop_per_step(model, sequence, samples, convention)
     repeated = 0.0
     if training.backward and not profiled:
         micro_batches = samples / max(1, training.micro_batch)
@@ -101,7 +102,7 @@ def model_of(run: Run, hardware: Hardware, clock: Callable[[Kernel], float], con
         flop_per_step=flop,
         hardware_flop_per_step=flop + repeated,
         peak_flop_per_gpu=peak,
-        samples_per_step=samples,
+        samples_per_step=training.samples,
         tokens_per_step=float(samples * sequence) if model.sequence else None,
         flop_convention=convention,
         memory_bound_fraction=_memory_bound(run, clock),

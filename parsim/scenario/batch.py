@@ -158,4 +158,4 @@ def steps_to_train(settings: ScenarioSchema, training: Training) -> int | None:
     section = settings.training
     if section.examples is None:
         return None
-    return math.ceil(section.examples * (1.0 if section.epochs is None else section.epochs) / training.global_batch)
+    return math.ceil(section.examples * (1.0 if section.epochs is None else section.epochs) / training.samples)

@@ -9,6 +9,8 @@ from parsim.errors import Finding, InputError, ModelError, PlanError, ScenarioEr
 from parsim.model.finetune import Finetune, finetuned
 from parsim.model.kept_layers import with_kept_layers
 from parsim.model.low_precision import PRODUCTS
+from parsim.model.reward import scoring
+from parsim.parallel.objective import OBJECTIVES, Objective
 from parsim.parallel.settings import Offload, Runtime, Training
 from parsim.parallel.shares import BATCH_SPLIT
 from parsim.scenario.batch import counting_findings, resolve_batch, steps_to_train
@@ -98,7 +100,7 @@ class Builder(MachineBuilder):
         placed = split
         recipe = self._try(lambda: self._finetune(precision))
         model = (self._try(lambda: self._finetuned(padded, recipe)) if recipe is not None else None) or padded
-        model = self._kept_layers(model, precision)
+        model = self._kept_layers(self._scoring(model), precision)
         training = self._try(lambda: self._training(model, profile, precision, devices, placed.data.size))
         if training is not None:
             micro_batches = training[0].micro_batches
@@ -223,6 +225,11 @@ class Builder(MachineBuilder):
         self.warnings += adapter_warnings(recipe, model)
         return finetuned(model, recipe)
 
+    def _scoring(self, model: Model) -> Model:
+        """A reward model has a score instead of a next token."""
+        scores = self.settings.training.objective == "reward"
+        return (self._try(lambda: scoring(model)) or model) if scores else model
+
     # software
 
     def _profile(self, model: Model) -> Profile:
@@ -311,16 +318,17 @@ class Builder(MachineBuilder):
         )
         self.warnings += batch.warnings
         parallel = self.settings.parallel
-        tokens = batch.micro_batch * (section.sequence_length or 1) // parallel.context.size
+        objective = OBJECTIVES.get(section.objective, Objective())  # auto: the model's own task
+        tokens = objective.sequences * batch.micro_batch * (section.sequence_length or 1) // parallel.context.size
         if problems := chunk_findings(section.loss.chunks, model, tokens, parallel.tensor.size, parallel.context.size):
             self._fail(PlanError, problems)
         training = Training(
             sequence_length=section.sequence_length or 1,
             mean_sequence_length=0 if section.mean_sequence_length == "auto" else int(section.mean_sequence_length),
-            last_micro_batch=batch.last_micro_batch,
-            micro_batch=batch.micro_batch,
+            last_micro_batch=objective.sequences * batch.last_micro_batch,
+            micro_batch=objective.sequences * batch.micro_batch,
             micro_batches=batch.micro_batches,
-            global_batch=batch.global_batch,
+            global_batch=objective.sequences * batch.global_batch,
             shares=batch.shares,
             backward=section.backward,
             step=section.step and section.backward,
@@ -336,8 +344,10 @@ class Builder(MachineBuilder):
             recompute=section.recompute,
             data_loading=section.data_loading,
             offload=self._offload(),
+            objective=objective,
         )
-        return training, batch.arithmetic
+        pairs = f"; {objective.name}: {objective.sequences} sequences per sample" if objective.sequences > 1 else ""
+        return training, batch.arithmetic + pairs
 
     def _priced(self, priced: Pricing) -> dict[str, Any] | None:
         if priced.findings:

@@ -64,7 +64,7 @@ def pricing(
         "billed_gpus": cluster.installed_gpus + section.recovery.spares * cluster.gpus_per_node,
         "nodes": cluster.nodes,
         "steps": steps,
-        "samples_per_step": float(training.global_batch),
+        "samples_per_step": float(training.samples),
         "tokens_per_step": float(training.global_batch * training.mean_length) if model.sequence else None,
         "currency": section.currency,
         "carbon": section.carbon_intensity,

@@ -16,6 +16,7 @@ from parsim.scenario.precision import PrecisionChoice
 from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, Number, Quantity, Section, Whole, did_you_mean, shown
 
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adam-8bit", "adafactor", "lion", "muon")
+OBJECTIVES = ("auto", "language-modelling", "dpo", "orpo", "kto", "reward")
 LOSSES = ("auto", "sum", "mse", "cross_entropy")
 LOSS_KERNELS = ("eager", "eager-chunks", "compiled", "fused", "vocab-parallel", "vocab-parallel-fused", "auto")
 ATTENTIONS = ("eager", "mem-efficient", "triton-fa1", "flash2", "flash3", "cudnn")
@@ -184,6 +185,8 @@ class TrainingSection(Section):
     """false: forward only"""
     step: Annotated[bool, Flag()] = True
     """false: no optimizer step and no optimizer states"""
+    objective: Annotated[str, Choice(OBJECTIVES, {"sft": "write language-modelling", "rm": "write reward", "simpo": "write orpo"})] = "auto"
+    """auto (the model's own task) | language-modelling | dpo | orpo (pairs without a reference model) | kto | reward"""
     precision: PrecisionChoice = Field(default="auto")  # type: ignore[assignment]
     """a preset, or a mapping of types; auto = what the software profile's stack uses"""
     optimizer: OptimizerSection = OptimizerSection()

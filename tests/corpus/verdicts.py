@@ -43,6 +43,8 @@ ANSWERS = {
     "training.micro_batch": 1,
     "training.gradient_accumulation": 1,
     "training.precision": "bf16",
+    "training.objective": "dpo",
+    "training.finetune.base": "bf16",
     "parallel.data.strategy": "zero1",
 }
 """what the harness writes where the importer asks"""

@@ -102,6 +102,7 @@ SLOW = ("variability.slow=[{rank: 3, speed: 0.5}]", "training.gradient_accumulat
 EVERYWHERE = {
     "training.backward",
     "training.step",
+    "training.objective",
     "parallel.pipeline.post_validation",
     "parallel.fully_connected",
     "parallel.data.outer.*",
@@ -184,6 +185,9 @@ USER_BUFFERS = "sequence_parallel: true, overlap: full, overlap_splits: 2, overl
 ALEXNET = {"model": "alexnet", "cluster": {"topology": "hgx-h100"}, "training": {"micro_batch": 8, "gradient_accumulation": 1}}
 REFUSED = [
     ("megatron", STAGED, ("training.backward=false", "training.step=false"), {"training.backward", "training.step"}),
+    ("megatron", SHARDED, ("training.objective=orpo",), {"training.objective"}),
+    ("fsdp", SHARDED, ("training.objective=orpo",), {"training.objective"}),
+    ("deepspeed", SHARDED, ("training.objective=orpo",), {"training.objective"}),
     ("megatron", STAGED, ("software.host.graphs=[experts]",), {"software.host.graphs"}),
     ("megatron", SHARDED, OFFLOAD, {"training.offload.parameters", "parallel.data.strategy"}),
     ("megatron", SHARDED, ("training.recompute=full", "training.offload.activations=cpu"), {"training.offload.activations"}),

@@ -67,6 +67,11 @@ ASKED = {
         "tensor_model_parallel_size sequence_parallel use_distributed_optimizer recompute_granularity "
         "expert_model_parallel_size neat_packing pure_bf16 fp8"
     ),
+    "swift": (
+        "tuner_type train_type quant_bits quant_method task_type rlhf_type deepspeed fsdp torch_dtype bf16 lora_rank model model_name "
+        "sequence_parallel_size gradient_checkpointing target_modules modules_to_save"
+    ),
+    "verl": "algorithm.adv_estimator",
     "axolotl": (
         "load_in_4bit load_in_8bit gptq adapter lora_target_linear pad_to_sequence_len sample_packing flash_attention sdp_attention "
         "liger_rms_norm liger_fused_linear_cross_entropy max_steps rl fsdp fsdp_version fsdp_config.offload_params"

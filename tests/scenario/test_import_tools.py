@@ -143,7 +143,7 @@ def test_the_scenario_follows_one_key(sample: str, key: str, value: str, expecte
 
 
 REFUSED = [
-    (AXOLOTL, "rl", "dpo", "not supported yet: preference and reinforcement learning"),
+    (AXOLOTL, "rl", "grpo", "not supported yet: answers are generated between the updates"),
     (AXOLOTL, "adapter", "llama-adapter", "not supported yet: llama-adapter adapters"),
     (AXOLOTL, "load_in_4bit", "false", "qlora needs load_in_4bit"),
     (AXOLOTL, "adapter", "", "a quantised model is trained with adapters only"),

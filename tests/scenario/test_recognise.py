@@ -62,7 +62,7 @@ def nest(tree: dict[str, Any], path: list[str]) -> None:
     ("text", "said"),
     [
         ("base_model: gpt2\npipe_parallel_size: 2", "for axolotl: base_model; for GPT-NeoX: pipe_parallel_size"),
-        (FILES["verl"], "this is verl (actor_rollout_ref.model, actor_rollout_ref.model.path), which parsim does not read"),
+        (FILES["verl"], "this is YAML of verl, which parsim does not read"),
         (FILES["parsim"], "it needs no import: parsim run FILE"),
         ("base_model: gpt2\nmerge_method: slerp", "base_model  nothing of a training stands beside it"),
         ("exp_manager: {name: x}\nmodel: {sample_rate: 16000}", "no training of a language model"),

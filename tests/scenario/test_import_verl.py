@@ -1,0 +1,77 @@
+"""Commands of verl: supervised fine-tuning becomes a scenario, what generates answers is refused by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from parsim.errors import ScenarioError
+from parsim.interop.formats import import_config
+from parsim.interop.import_draft import Given, ImportedScenario
+from parsim.scenario import load
+from parsim.scenario.build import build
+
+SFT = (
+    "torchrun --standalone --nnodes=1 --nproc_per_node=8 -m verl.trainer.fsdp_sft_trainer data.train_files=a.parquet "
+    "data.max_length=2048 model.partial_pretrain=Qwen/Qwen2.5-7B-Instruct trainer.total_epochs=2 optim.lr=1e-5 "
+)
+
+
+def imported(text: str) -> ImportedScenario:
+    return import_config(f"set -x\n{text}\n", "run.sh", Given(on="8x h100-sxm"))
+
+
+def test_supervised_fine_tuning() -> None:
+    read = imported(f"{SFT} model.enable_gradient_checkpointing=true +data.multiturn.enable=true")
+    assert read.tool == "verl"
+    assert read.to_fill == ()
+    assert read.tree["training"] == {
+        "sequence_length": 2048,
+        "global_batch": 256,
+        "micro_batch": 4,
+        "precision": "amp-bf16",
+        "optimizer": {"name": "adamw", "clip_gradients": True},
+        "recompute": "full",
+    }
+    assert read.tree["parallel"] == {"data": {"strategy": "fsdp"}}
+    assert not [fate for fate in read.fates if fate.kind in ("unknown", "not modelled")]
+    assert build(load(read.tree)).training.micro_batches == 256 // (4 * 8)
+
+
+@pytest.mark.parametrize(
+    ("override", "path", "value"),
+    [
+        ("data.train_batch_size=64", "training.global_batch", 64),
+        ("data.micro_batch_size_per_gpu=2", "training.micro_batch", 2),
+        ("model.fsdp_config.model_dtype=bf16", "training.precision", "pure-bf16"),
+        ("model.enable_gradient_checkpointing=False", "training.recompute", None),
+        ("model.lora_rank=32", "training.finetune.rank", 32),
+        ("model.strategy=fsdp2", "parallel.data.fsdp_version", 2),
+        ("model.fsdp_config.cpu_offload=True", "training.offload.optimizer", "cpu"),
+        ("ulysses_sequence_parallel_size=2", "parallel.context.size", 2),
+    ],
+)
+def test_one_override_changes_the_scenario(override: str, path: str, value: object) -> None:
+    holder: object = imported(SFT + override).tree
+    for key in path.split("."):
+        holder = holder.get(key) if isinstance(holder, dict) else None
+    assert holder == value
+
+
+def test_checkpointing_is_asked_for_where_versions_differ() -> None:
+    assert imported(SFT).to_fill == ("training.recompute",)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=1024", "algorithm.adv_estimator"),
+        ("python3 -m verl.trainer.main_ppo data.train_batch_size=1024", "python -m"),
+        ("python3 -m verl.trainer.main_generation model.path=x", "python -m"),
+        (f"{SFT} model.strategy=megatron", "model.strategy"),
+        (f"{SFT} data.micro_batch_size=32", "data.micro_batch_size"),
+    ],
+)
+def test_what_generates_answers_is_refused_by_name(text: str, named: str) -> None:
+    with pytest.raises(ScenarioError, match="not supported yet") as error:
+        imported(text)
+    assert [finding.path for finding in error.value.findings] == [named]
