@@ -127,6 +127,7 @@ KINDS = {
 
 _REQUIRED = ("hidden", "layers", "heads", "vocabulary", "mlp")
 _OPTIONAL_KEYS = ("n_inner",)
+_REMOVE = "remove it if it changes neither shapes nor work"
 _SIZES = words("hidden layers heads kv_heads mlp vocabulary experts.count experts.top_k experts.mlp mixer.heads")
 
 
@@ -279,7 +280,9 @@ def _refuse(family: Family, tree: Mapping[str, Any], read: set[str], path: str) 
                 message = f"{key}: {value!r} is not supported yet for {family.name}"
                 findings.append(Finding(message, f"{path}.{key}", value, f"supported: {', '.join(map(repr, family.stated[key]))}"))
         elif key not in read | family.harmless and not is_harmless(key) and not says_nothing(key, value):
-            message = f"{key!r} is a key that parsim does not read for model_type {family.model_type!r}"
-            findings.append(Finding(message, f"{path}.{key}", value, "remove it if it changes neither shapes nor work"))
+            message, hint = f"{key!r} is a key that parsim does not read for model_type {family.model_type!r}", _REMOVE
+            if key in family.elsewhere:
+                message, hint = f"{key!r} is a key of {family.elsewhere[key]}, which is not supported yet", ""
+            findings.append(Finding(message, f"{path}.{key}", value, hint))
     if findings:
         raise ModelError(findings)

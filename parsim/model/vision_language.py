@@ -31,7 +31,7 @@ def read_vision_language(tree: Mapping[str, Any], path: str) -> TransformerConfi
         raise ModelError(Finding(f"cannot be read: {error}", f"{path}.vision_config", None, "take it from the model's own file")) from None
     tower["activation"] = ACTIVATIONS.get(str(tower["activation"]), tower["activation"])
     changes: dict[str, Any] = {"vision": tower, "projector": projector}
-    if isinstance(tied := tree.get("tie_word_embeddings"), bool):
+    if isinstance(tied := tree.get("tie_word_embeddings", known.tied), bool):
         changes["tied_embeddings"] = tied
     return configure(changes, text_config, path)
 

@@ -66,6 +66,16 @@ _QWEN_TEXT = {
     **{key: value for key, value in _TEXT.items() if key != "head_dim"},
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]},
 }
+_QWEN35_TEXT = {
+    **_TEXT, "num_hidden_layers": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 16, "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}  # fmt: skip
+_QWEN35_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "shared_expert_intermediate_size": 32}
+_QWEN35_122B = {
+    "hidden_size": 3072, "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 2, "vocab_size": 248320,
+    "linear_num_value_heads": 64, "moe_intermediate_size": 1024, "shared_expert_intermediate_size": 1024,
+}  # fmt: skip
+"""where Qwen/Qwen3.5-122B-A10B differs from the class's defaults"""
 _VISION = {**_IMAGE, "hidden_size": 32, "intermediate_size": 96, "num_attention_heads": 2}
 _QWEN_VISION = {"depth": 2, "num_heads": 2, "patch_size": 8, "spatial_merge_size": 2, "temporal_patch_size": 2}
 _MERGED = {**_QWEN_VISION, "hidden_size": 32, "intermediate_size": 96, "out_hidden_size": 64}
@@ -122,6 +132,13 @@ VISION_LANGUAGE: dict[str, tuple[str, dict[str, Any], int]] = {
         {"text_config": _TEXT, "vision_config": {**_MERGED, "num_position_embeddings": 36, "deepstack_visual_indexes": [0]}},
         4,
     ),
+    "qwen3_5": ("Qwen3_5", {"text_config": _QWEN35_TEXT, "vision_config": {**_MERGED, "num_position_embeddings": 36}}, 0),
+    "qwen3_5_moe": (
+        "Qwen3_5Moe",
+        {"text_config": {**_QWEN35_TEXT, **_QWEN35_EXPERTS}, "vision_config": {**_MERGED, "num_position_embeddings": 36}},
+        0,
+    ),
+    "qwen3_5_moe of 122B": ("Qwen3_5Moe", {"text_config": _QWEN35_122B, "vision_config": {"out_hidden_size": 3072}}, 0),
 }  # fmt: skip
 """name -> class, configuration, tokens of an image of 32 x 32 pixels (0: only parameters are compared)"""
 

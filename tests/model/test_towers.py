@@ -118,6 +118,53 @@ def test_published_count_of_a_vision_language_model() -> None:
     assert parameter_count(qwen()) == 8_292_166_656  # the safetensors of Qwen/Qwen2.5-VL-7B-Instruct
 
 
+QWEN35_TEXT = {
+    "model_type": "qwen3_5_text", "attn_output_gate": True, "full_attention_interval": 4, "head_dim": 256, "hidden_act": "silu",
+    "hidden_size": 5120, "intermediate_size": 17408, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_num_key_heads": 16,
+    "linear_num_value_heads": 48, "linear_value_head_dim": 128, "mamba_ssm_dtype": "float32", "mtp_num_hidden_layers": 1,
+    "mtp_use_dedicated_embeddings": False, "num_attention_heads": 24, "num_hidden_layers": 64, "num_key_value_heads": 4,
+    "output_gate_type": "swish", "rope_parameters": {"partial_rotary_factor": 0.25}, "vocab_size": 248320,
+}  # fmt: skip
+QWEN35_VISION = {
+    "deepstack_visual_indexes": [], "depth": 27, "hidden_act": "gelu_pytorch_tanh", "hidden_size": 1152, "in_channels": 3,
+    "intermediate_size": 4304, "model_type": "qwen3_5", "num_heads": 16, "num_position_embeddings": 2304, "out_hidden_size": 5120,
+    "patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2,
+}  # fmt: skip
+
+
+def qwen35(text: dict[str, Any], vision: dict[str, Any]) -> Model:
+    tree = {"model_type": "qwen3_5", "text_config": {**QWEN35_TEXT, **text}, "vision_config": {**QWEN35_VISION, **vision}}
+    return build_model(tree, name="qwen3.5", base_lookup=look_up)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_count_of_a_hybrid_with_a_tower(tied: bool) -> None:
+    """Of Qwen3.5 27B, by transformers' class on the meta device, which heeds ties of the whole config alone."""
+    assert parameter_count(qwen35({"tie_word_embeddings": tied}, {})) == 27_356_728_560
+
+
+@pytest.mark.parametrize(
+    ("text", "vision", "words"),
+    [
+        ({}, {"deepstack_visual_indexes": [8]}, "which Qwen3.5 does not read"),
+        ({"attn_output_gate": False}, {}, "attn_output_gate: False is not supported yet"),
+        ({"output_gate_type": "sigmoid"}, {}, "output_gate_type: 'sigmoid' is not supported yet"),
+    ],
+)
+def test_another_hybrid_is_refused(text: dict[str, Any], vision: dict[str, Any], words: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        qwen35(text, vision)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["fusion_layer", "encoder_width", "add_type_embeddings"])
+def test_a_bert_of_images_says_what_it_is(key: str) -> None:
+    bert = {"model_type": "bert", "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2, "num_attention_heads": 4}
+    with pytest.raises(ModelError) as caught:
+        build_model({**bert, "vocab_size": 320, key: 1}, name="albef", base_lookup=look_up)
+    assert "a BERT whose layers attend to images, too (ALBEF, BLIP)" in str(caught.value)
+
+
 def test_images_are_work_of_the_tower_alone() -> None:
     """So many more FLOP as the tower has on one image; the text's stay."""
     one, two, none = (forward_flop(model, 4096) * 4096 for model in (qwen(), qwen(Lengths(images=2)), qwen(vision_config=VISION)))

@@ -24,6 +24,7 @@ def _encoder(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
 
 
 _KEYS = {**SIZES, "hidden_act": "activation", "hidden_dropout_prob": "dropout", "type_vocab_size": "token_types", "num_labels": "labels"}
+_FUSED = "a BERT whose layers attend to images, too (ALBEF, BLIP)"
 _STATED = {"position_embedding_type": ("absolute",), "is_decoder": (False,), "add_cross_attention": (False,)}
 _HARMLESS = words(
     "classifier_dropout directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type"
@@ -35,6 +36,7 @@ BERT = Family(
     structure={**_STRUCTURE, "token_types": 2},
     keys=_KEYS,
     stated=_STATED,
+    elsewhere=dict.fromkeys(("fusion_layer", "encoder_width", "add_type_embeddings", "cross_module"), _FUSED),
     harmless=_HARMLESS,
     adjust=_encoder,
 )

@@ -33,6 +33,8 @@ class Family(NamedTuple):
     absent key, leaves the family's default"""
     stated: Mapping[str, tuple[Any, ...]] = {}
     """config key -> values that say what `structure` already says; any other value cannot be used"""
+    elsewhere: Mapping[str, str] = {}
+    """config keys of other programs' classes under the same ``model_type`` -> what those classes have that this family has not"""
     harmless: frozenset[str] = frozenset()
     """further config keys that change neither parameters, work nor memory"""
     adjust: Adjust | None = None

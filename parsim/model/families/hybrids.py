@@ -206,18 +206,25 @@ QWEN3_NEXT = Family(
 )  # fmt: skip
 
 
+_QWEN35_STATED = {"attention_bias": (False,), "attn_output_gate": (True,), "output_gate_type": ("swish", "silu")}
 QWEN35_MOE = QWEN3_NEXT._replace(
     name="qwen3.5-moe",
     model_type="qwen3_5_moe_text",
+    structure={
+        **QWEN3_NEXT.structure, "mlp": 0, "kv_heads": 2,
+        "experts": {"renormalise": True, "shared_gate": True, "count": 256, "top_k": 8, "mlp": 512, "shared": 512},
+    },
     registration=(*_MIXER[:2], *_MIXER[3:], "mixer_in", *QWEN3_NEXT.registration[5:]),
-    harmless=QWEN3_NEXT.harmless | words("mtp_num_hidden_layers"),
-)
+    stated={"mlp_only_layers": ([],), **_QWEN35_STATED},
+    # the module that predicts a further word is in the checkpoint; transformers' class has none
+    harmless=QWEN3_NEXT.harmless | words("mtp_num_hidden_layers mtp_use_dedicated_embeddings mamba_ssm_dtype"),
+)  # fmt: skip
 QWEN35 = QWEN35_MOE._replace(
     name="qwen3.5",
     model_type="qwen3_5_text",
-    structure={name: value for name, value in QWEN3_NEXT.structure.items() if name != "experts"},
+    structure={**{name: value for name, value in QWEN3_NEXT.structure.items() if name != "experts"}, "kv_heads": 4},
     keys={key: name for key, name in QWEN3_NEXT.keys.items() if not name.startswith("experts.")},
-    stated={"attention_bias": (False,)},
+    stated=_QWEN35_STATED,
 )
 
 

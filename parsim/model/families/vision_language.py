@@ -2,7 +2,7 @@
 
 A reader takes the config's ``vision_config`` and the whole config, and returns fields of the tower's `TransformerConfig` and of the
 `Projector`. Structure follows huggingface/transformers ``models/clip``, ``siglip``, ``pixtral``, ``qwen2_vl``, ``qwen2_5_vl``,
-``qwen3_vl``, ``gemma3``, ``paligemma``, ``idefics3``, ``mistral3``, ``internvl``, ``llava`` and ``llama4``.
+``qwen3_vl``, ``qwen3_5``, ``gemma3``, ``paligemma``, ``idefics3``, ``mistral3``, ``internvl``, ``llava`` and ``llama4``.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ class VisionLanguage(NamedTuple):
     """keys of the whole config that change neither parameters nor work, or that `read` reads"""
     text_harmless: frozenset[str] = frozenset()
     """further ones of its text part"""
+    tied: bool | None = None
+    """whether embedding and head share weights where the whole config says nothing; None: as its text part says"""
 
 
 def _sizes(vision: Tree, hidden: str = "hidden_size", layers: str = "num_hidden_layers", heads: str = "num_attention_heads") -> Fields:
@@ -204,6 +206,14 @@ def _qwen3(vision: Tree, _: Tree, __: int) -> tuple[Fields, Fields]:
     return {**sizes, **_qwen(vision, **further)}, {**_merger(vision, int(sizes["hidden"]), "layernorm"), "extra": extra}
 
 
+def _qwen35(vision: Tree, tree: Tree, width: int) -> tuple[Fields, Fields]:
+    """Qwen3-VL's tower without the features of earlier layers: the class has none."""
+    if earlier := vision.get("deepstack_visual_indexes"):
+        text = "features of several layers of the tower, which Qwen3.5 does not read, are not supported yet"
+        raise ModelError(Finding(text, "model.vision_config.deepstack_visual_indexes", earlier, "use []"))
+    return _qwen3(vision, tree, width)
+
+
 _COMMON = words(
     "text_config vision_config model_type architectures image_token_id image_token_index video_token_id video_token_index "
     "vision_start_token_id vision_end_token_id vision_token_id tie_word_embeddings vocab_size boi_token_index eoi_token_index "
@@ -227,5 +237,7 @@ VISION_LANGUAGE: Mapping[str, VisionLanguage] = {
     "qwen2_5_vl": VisionLanguage(_qwen25, _QWEN2, _COMMON),
     "qwen3_vl": VisionLanguage(_qwen3, {"qwen3_vl_text": "qwen3"}, _COMMON),
     "qwen3_vl_moe": VisionLanguage(_qwen3, {"qwen3_vl_moe_text": "qwen3_moe"}, _COMMON),
+    "qwen3_5": VisionLanguage(_qwen35, harmless=_COMMON, tied=False),
+    "qwen3_5_moe": VisionLanguage(_qwen35, harmless=_COMMON, tied=False),
 }
 """``model_type`` -> how it is read"""
