@@ -191,7 +191,7 @@ def test_rows_that_cannot_be_true_are_left_out_and_said():
         ("Tesla V100-SXM2-32GB", 34072559616, 80, "v100-sxm2-32gb"),
         ("Tesla T4", 15828320256, 40, "t4-16gb"),
         ("NVIDIA GeForce RTX 3090", 25438126080, 82, "rtx-3090-24gb"),
-        ("NVIDIA GeForce RTX 3080", 10_000_000_000, 68, None),
+        ("NVIDIA GeForce RTX 3080", 10_000_000_000, 68, "rtx-3080-10gb"),
         ("CPU AMD EPYC", 2**34, 2, None),
     ],
 )

@@ -86,13 +86,17 @@ def _other(value: Any) -> str | None:
     return str(2 * int(text)) if re.fullmatch(r"[1-9]\d{0,8}", text) else _OTHER_WORD.get(text)
 
 
+_SAID_ELSEWHERE = ("given again", "it is one micro-batch", "Megatron's options say it, too")
+"""how the reason of a size begins that another key says (of what contradicts it, a file is refused)"""
+
+
 def quiet(imported: ImportedScenario) -> list[str]:
     """Sizes of more than one that are said to have no effect, and were not merely given again further down."""
     return [
         f"{fate.key.written} {fate.key.value}: {fate.why}"
         for fate in imported.fates
         if fate.kind == "no effect" and fate.key.name.rpartition(".")[2] in SIZES and re.fullmatch(r"\d+", str(fate.key.value))
-        and int(fate.key.value) > 1 and not fate.why.startswith("given again")
+        and int(fate.key.value) > 1 and not fate.why.startswith(_SAID_ELSEWHERE)
     ]  # fmt: skip
 
 

@@ -1,9 +1,10 @@
 """Modules for `parsim import module`, as users write them."""
 
-import torch
-import transformers
-from torch import nn
-from torch.nn import functional
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+nn, functional = torch.nn, torch.nn.functional
 
 
 def mlp() -> nn.Module:

@@ -424,7 +424,7 @@ BAD: dict[str, Bad] = {
         own("config.json"),
         "config.json:1:2",
         "model.model_type",
-        "'llamaa' is not supported yet; did you mean 'llama'",
+        "architecture 'llamaa' is not known, so it is not supported yet",
         {"config.json": json.dumps({**CONFIG, "model_type": "llamaa"})},
     ),
     "a foreign config with a key missing": Bad(

@@ -79,6 +79,7 @@ def leaf(*values: Any, same: Mapping[Any, Any] | None = None, **where: Any) -> L
     return Leaf(values, changes, {} if same is None else same)
 
 
+WITH_IMAGES = str(Path(__file__).parents[1] / "data" / "llava.json")
 COUNTED = str(Path(__file__).parents[1] / "data" / "expert_load.csv")
 BOX = {"gpu": "a100-sxm-80gb", "count": 2, "nic": "ib-hdr"}
 AUTO = {"auto": None}
@@ -126,6 +127,12 @@ LEAVES: dict[str, Leaf] = {
     "training.tokens": leaf("1G"),
     "training.examples": leaf(1000, 2000),
     "training.epochs": leaf(0.5, 3, same={1: None}, training__examples=1000),
+    "training.target_sequence_length": leaf(32, 64, same=AUTO, model="t5-base"),
+    "training.images": leaf(2, same={**AUTO, 1: None}, model=WITH_IMAGES, training__sequence_length=1024),
+    "training.image_size": leaf(112, same=AUTO, model=WITH_IMAGES, training__sequence_length=1024),
+    "training.objective": leaf(
+        "dpo", "orpo", "kto", "reward", same={**AUTO, "language-modelling": None}, cluster__topology="dgx-a100-80gb"
+    ),
     "training.iteration": leaf("first", same={"steady": None}),
     "training.backward": leaf(False),
     "training.step": leaf(False),
@@ -378,7 +385,7 @@ LEAVES: dict[str, Leaf] = {
     "variability.faults.down": leaf(True, variability__faults=[THIN]),
     "variability.faults.fallback": leaf("neighbour", "respread", same={"none": None}, **LOST),
     "variability.faults.give_up": leaf("1 s", "2 s", same=AUTO, **LOST),
-    "variability.faults.retry": leaf("1 s", "2 s", same={"0 s": None}, **BACK),
+    "variability.faults.retry": leaf("auto", "1 s", "2 s", same={"0 s": None}, **BACK),
     "variability.faults.kind": leaf("hang", same={"crash": None}, variability__faults=[CRASH]),
     "variability.faults.detect": leaf("1 s", "2 s", same=AUTO, variability__faults=[CRASH]),
     "economics.currency": leaf("EUR", training__tokens="1G", economics__gpu_hour=2.0),
