@@ -92,6 +92,21 @@ class Failures:
             wall *= 1.0 + self.exchanged * self.restart / mtbf  # the planned stop in which the replica comes back
         return wall / capacity
 
+    def wall_sd(self, useful: float) -> float:
+        """Standard deviation of the time that so much training takes [s], of a job that stops and restarts as a whole.
+
+        An interval is tried until none of its tries fails: of a geometric number n of failures, each loses a time to failure x below
+        tau + C and a restart, which failures begin anew in the same way, so Var = E[n] Var[x + r] + Var[n] E[x + r]^2. Intervals are
+        independent; the lag of asynchronous saves and the spread of restarts are left out.
+        """
+        tries, scatter = _geometric(self.interval + self.checkpoint, self.mtbf)
+        lost, lost_variance = _before(self.interval + self.checkpoint, self.mtbf)
+        again, again_scatter = _geometric(self.restart, self.mtbf)
+        short, short_variance = _before(self.restart, self.mtbf)
+        each = lost + self.restart + again * short
+        variance = lost_variance + again * short_variance + again_scatter * short**2
+        return sqrt(useful / self.interval * (tries * variance + scatter * each**2))
+
     def _restarting(self, mtbf: float) -> float:
         """e^(R/M), or 1/E[e^(-R/M)]."""
         if not self.restarts:
@@ -174,3 +189,18 @@ def _beyond(spares: int, mean: float) -> float:
         return 0.0
     short = fsum((spares - count) * exp(count * log(mean) - mean - lgamma(count + 1)) for count in range(spares))
     return max(0.0, mean - spares + short)
+
+
+def _geometric(time: float, mtbf: float) -> tuple[float, float]:
+    """Mean and variance of the number of failures before `time` passes without one."""
+    fails = expm1(time / mtbf)
+    return fails, fails * (1.0 + fails)
+
+
+def _before(time: float, mtbf: float) -> tuple[float, float]:
+    """Mean and variance of the time to a failure that comes before `time` [s, s^2]."""
+    if time <= 0.0:
+        return 0.0, 0.0
+    weight = time / expm1(time / mtbf)
+    mean = mtbf - weight
+    return mean, 2.0 * mtbf**2 - weight * (time + 2.0 * mtbf) - mean**2

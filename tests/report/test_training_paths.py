@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from test_training_run import DAY, WEEKS, M
 
 from parsim import theory
+from parsim.report.goodput import Failures
 from parsim.report.order_statistics import quantile
 from parsim.report.page.page import page
 from parsim.report.stretches import merged, rows
@@ -49,6 +50,12 @@ def test_the_spread_of_the_finish_is_that_of_the_renewals() -> None:
     assert whole["mean"] == pytest.approx(theory.finite_wall_time(200, 1138, 60, 300, M), rel=0.01)
     assert whole["p5"] == pytest.approx(252_050, rel=0.01)
     assert whole["p95"] == pytest.approx(267_839, rel=0.01)
+
+
+def test_the_spread_is_that_of_the_closed_form() -> None:
+    """Of 200 independent intervals the sum is nearly normal: p5 and p95 are 1.645 deviations from the mean."""
+    sd = Failures(M, 60.0, 300.0, 1138.0).wall_sd(200 * 1138.0)
+    assert 2 * 1.645 * sd == pytest.approx(267_839 - 252_050, rel=0.01)
 
 
 def test_what_is_not_done_in_time_is_beyond_the_quantiles() -> None:

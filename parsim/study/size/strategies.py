@@ -158,6 +158,8 @@ class Strategies:
 
 
 DAY = 86400.0
+_OF_80_PERCENT = 1.2816
+"""standard deviations on each side of the mean that hold 80 % of a normal distribution"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,6 +231,15 @@ class Configuration:
         return (1.0 if self.bill.goodput is None else self.bill.goodput) / self.stretch
 
     @property
+    def goodput_band(self) -> tuple[float, float] | None:
+        """Between which it lies in 80 % of trainings, by the chance of failures alone; None where nothing fails."""
+        failures, useful = self.economics.failures, self.seconds * self.goodput
+        if failures is None or not useful:
+            return None
+        chance = _OF_80_PERCENT * failures.wall_sd(useful)
+        return useful / (self.seconds + chance), useful / max(useful, self.seconds - chance)
+
+    @property
     def gpu_hours(self) -> float:
         """Of all installed GPUs [h]."""
         return self.seconds * self.gpus / 3600.0
@@ -282,7 +293,8 @@ class Configuration:
             "strategy_text": str(self.strategy), "step_time_s": self.simulated_step_time,
             "estimate": {"step_time_s": self.step_time, "of": "simulation" if self.band is None else "bands"},
             "time_to_train_s": self.seconds, "days": self.days,
-            "goodput": self.goodput, "checkpoint_interval_s": None if failures is None else failures.interval,
+            "goodput": self.goodput, "goodput_band": self.goodput_band and list(self.goodput_band),
+            "checkpoint_interval_s": None if failures is None else failures.interval,
             "job_mtbf_s": None if failures is None else failures.mtbf, "gpu_hours": self.gpu_hours, "cost": self.cost,
             "currency": self.economics.currency, "energy_J": self.energy, "peak_bytes": self.peak, "headroom_bytes": self.headroom,
             "fits": self.fits, "tight": self.tight, "mfu": self.mfu, "limiter_kind": self.limiter_kind, "limiter": self.limiter,

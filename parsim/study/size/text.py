@@ -135,8 +135,12 @@ def _failures(best: Configuration) -> list[str]:
     failures = best.economics.failures
     if failures is None:
         return []
+    low, high = best.goodput_band or (best.goodput, best.goodput)
     every, between = format_time(failures.interval, digits=3), format_time(failures.mtbf, digits=3)
-    return [f"1 fails every {between} on average; a checkpoint every {every} (Daly) of {format_time(failures.checkpoint)} wastes least"]
+    return [
+        f"1 fails every {between} on average; a checkpoint every {every} (Daly) of {format_time(failures.checkpoint)} wastes least",
+        f"1 has a goodput of {100 * low:.1f} % to {100 * high:.1f} % in 80 % of trainings, by the chance of failures",
+    ]
 
 
 def _may_be_late(one: Configuration, question: Question) -> bool:

@@ -67,6 +67,8 @@ def test_an_answer_is_what_run_finds() -> None:
     assert report.estimate.time_to_train_s == best.seconds <= 7200
     assert report.estimate.cost_to_train == best.cost == pytest.approx(2.0 * best.gpus * best.seconds / 3600)
     assert report.gpu_hours == pytest.approx(best.gpu_hours / best.ratio)
+    low, high = best.goodput_band
+    assert 0.9 < low < best.goodput < high <= 1.0
 
 
 @pytest.mark.slow
