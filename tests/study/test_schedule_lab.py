@@ -689,7 +689,7 @@ def test_all_at_once(folder, capsys):
 def test_the_commands_of_the_guide(folder, capsys):
     guide = (Path(__file__).parents[2] / "docs" / "schedules.md").read_text(encoding="utf-8")
     lines = [line for block in re.findall(r"```console\n(.*?)```", guide, re.DOTALL) for line in block.splitlines()]
-    assert len(lines) == 14
+    assert len(lines) == 15
     for line in lines:
         assert run(capsys, line.removeprefix("parsim schedule "))[0] == 0, line
     assert len(list(folder.glob("*.svg"))) == 5
