@@ -5,13 +5,17 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from parsim.errors import Finding, InputError, ScenarioError
 from parsim.terminal import Debug, Json, TrustCode, remark, say, say_json, standard_input
+
+if TYPE_CHECKING:
+    from parsim.interop.import_draft import ImportedScenario
+    from parsim.interop.module import ImportedModule
 
 
 class _Commands(TyperGroup):
@@ -24,7 +28,10 @@ class _Commands(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-TOOLS = "megatron | megatron-deepspeed | deepspeed | accelerate | hf | llama-factory | axolotl | torchtitan | neox | nemo | flagscale"
+TOOLS = (
+    "megatron | megatron-deepspeed | deepspeed | accelerate | hf | llama-factory | axolotl | torchtitan | neox | nemo | flagscale | swift | "
+    "verl"
+)
 _TRUST = "importing a module runs the code of its file: if you trust it, add --trust-code"
 imports = typer.Typer(name="import", cls=_Commands, help="Turn foreign files into YAML to read and edit.", no_args_is_help=True)
 
@@ -86,17 +93,22 @@ def config(
         raise ScenarioError(Finding(f"{precision!r} is no precision", "--precision", precision, hint))
     others = [(read_text(Path(name)), name) for name in more or []]
     imported = import_config(text, file, given, tool=tool, arguments=arguments, more=others)
+    keys = [fate.as_dict() for fate in imported.fates]
+    _deliver(imported, out, {"tool": imported.tool, "evidence": imported.evidence, "keys": keys} if as_json else None)
+
+
+def _deliver(imported: ImportedScenario | ImportedModule, out: Path | None, document: dict[str, Any] | None) -> None:
+    """Say the warnings; write the scenario, or print it, or as JSON with `document`."""
     for finding in imported.warnings:
         remark(f"warning: {finding}")
     if out is not None:
         from parsim.report.write import write_new
 
         write_new(out, imported.yaml)
-    if as_json:
-        keys = [fate.as_dict() for fate in imported.fates]
+    if document is not None:
         warnings = [finding.as_dict() for finding in imported.warnings]
-        rest = {"keys": keys, "to_fill": list(imported.to_fill), "warnings": warnings, "file": None if out is None else str(out)}
-        say_json({"parsim": 1, "tool": imported.tool, "evidence": imported.evidence, "scenario": imported.tree, **rest})
+        rest = {"to_fill": list(imported.to_fill), "warnings": warnings, "file": None if out is None else str(out)}
+        say_json({"parsim": 1, "scenario": imported.tree, **document, **rest})
     elif out is None:
         say(imported.yaml, escapes=True)
     else:
@@ -150,21 +162,7 @@ def module(
 
     traces = traced_module(file, inputs or (), dtype)
     imported = import_traces(*traces, file, name=name or file.rpartition(":")[2], on=on)
-    for finding in imported.warnings:
-        remark(f"warning: {finding}")
-    if out is not None:
-        from parsim.report.write import write_new
-
-        write_new(out, imported.yaml)
-    if as_json:
-        warnings = [finding.as_dict() for finding in imported.warnings]
-        rest = {"to_fill": list(imported.to_fill), "warnings": warnings, "file": None if out is None else str(out)}
-        say_json({"parsim": 1, "tool": "torch", "scenario": imported.tree, "counted": dict(imported.facts), **rest})
-    elif out is None:
-        say(imported.yaml, escapes=True)
-    else:
-        holes = f" Fill in {', '.join(imported.to_fill)}, then" if imported.to_fill else " Next"
-        say(f"Wrote {out}.{holes}: parsim run {out}", escapes=True)
+    _deliver(imported, out, {"tool": "torch", "counted": dict(imported.facts)} if as_json else None)
 
 
 @imports.command()

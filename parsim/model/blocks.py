@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 
+from parsim.model.architecture_records import Experts
 from parsim.model.attention import AttentionCore, QKNorm, Rotary, RotaryTables
 from parsim.model.convolution import Conv2d
 from parsim.model.cross_attention import RelativeBias
@@ -24,7 +25,7 @@ from parsim.model.mixture import mixture_of_experts
 from parsim.model.model import Block, Model, Operator
 from parsim.model.prediction import begin_prediction, end_prediction
 from parsim.model.row import Row, norm
-from parsim.model.transformer import Experts, LayerKind, TransformerConfig
+from parsim.model.transformer import LayerKind, TransformerConfig
 
 
 def build_transformer(config: TransformerConfig, *, name: str, tensor: int = 1, loss: str = "auto", divisor: int = 0) -> Model:

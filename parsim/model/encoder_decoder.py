@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from parsim.model.architecture_records import Encoder
 from parsim.model.blocks import architecture_facts, embed_words, embedding_block, layer_block, padded_vocabulary
 from parsim.model.convolution import Conv2d
 from parsim.model.cross_attention import MEMORY, BeginDecoder, OwnWords
@@ -17,7 +18,7 @@ from parsim.model.heads import WORD_TABLE, head_block
 from parsim.model.lengths import Lengths
 from parsim.model.model import Block, Model
 from parsim.model.row import Row, norm
-from parsim.model.transformer import Encoder, TransformerConfig
+from parsim.model.transformer import TransformerConfig
 
 
 def build_encoder_decoder(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from parsim.model.architecture_records import LatentAttention
 from parsim.model.attention import Rotary
 from parsim.model.elementwise import Concatenate, RMSNorm
 from parsim.model.linear import Linear
 from parsim.model.row import Row
 from parsim.model.sparse_attention import HeadProducts, LightningIndexer, SparseCore
-from parsim.model.transformer import LatentAttention, TransformerConfig
+from parsim.model.transformer import TransformerConfig
 
 
 def add_latent_attention(config: TransformerConfig, latent: LatentAttention, row: Row, source: str) -> tuple[str, str, str]:

@@ -15,8 +15,9 @@ from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from parsim.errors import Finding, ModelError
-from parsim.limits import LARGEST_SIZE, MOST_EXPERTS, MOST_LAYERS, beyond
-from parsim.model.layer_kinds import ATTENTION, LinearMixer, wrong_kinds
+from parsim.model.architecture_records import Encoder, Experts, Image, LatentAttention, Projector
+from parsim.model.contradictions import contradictions
+from parsim.model.layer_kinds import ATTENTION, LinearMixer
 
 LARGEST = 10**9
 """of the sizes of an architecture"""
@@ -28,134 +29,6 @@ Task = Literal[
 """What stands after the last layer: a language-model head; nothing (encoders: a pooler); BERT's masked-LM head; masked LM
 and next-sentence heads; a classifier over the pooled first token (decoders: scores of all tokens, of which the last one's count); one
 over every token; scores of beginning and end for every token; a classifier over the first token of an image."""
-
-
-@dataclass(frozen=True, slots=True)
-class Experts:
-    """A mixture of experts in place of the MLP (Switch 2101.03961, Mixtral 2401.04088, DeepSeekMoE 2401.06066)."""
-
-    count: int
-    """experts per layer (E)"""
-    top_k: int
-    """experts each token visits"""
-    mlp: int = 0
-    """width of one expert (f_e); 0 = the model's MLP width"""
-    shared: int = 0
-    """width of the MLP every token visits (all shared experts together)"""
-    shared_gate: bool = False
-    """a sigmoid gate of h weights on the shared MLP (Qwen2-MoE)"""
-    dense_layers: int = 0
-    """this many first layers keep a dense MLP (DeepSeek)"""
-    every: int = 1
-    """every n-th layer is a mixture"""
-    router_bias: bool = False
-    """a buffer of E routing biases per layer (DeepSeek-V3's auxiliary-loss-free balancing)"""
-    router_dtype: Literal["activations", "fp32"] = "activations"
-    """type of the router's product; fp32: made from copies of tokens and weights (DeepSeek)"""
-    renormalise: bool = False
-    """the weights of the chosen experts are divided by their sum (Mixtral; ``norm_topk_prob``)"""
-    groups: int = 0
-    """groups of neighbouring experts among which a token chooses first (DeepSeek's ``n_group``); 0: it chooses among all experts"""
-    groups_kept: int = 0
-    """groups it chooses (``topk_group``)"""
-    bias: bool = False
-    """router and experts have biases (GPT-OSS)"""
-
-
-@dataclass(frozen=True, slots=True)
-class LatentAttention:
-    """Multi-head latent attention (DeepSeek-V2, 2405.04434): low-rank queries, keys and values."""
-
-    key_rank: int
-    """rank of the compressed keys and values (r_kv)"""
-    query_rank: int = 0
-    """rank of the compressed queries (r_q); 0 = a full projection"""
-    plain_dim: int = 128
-    """query and key elements per head without rotary embedding (d_n)"""
-    rotary_dim: int = 64
-    """query and key elements per head with rotary embedding (d_r); the key part is shared by all heads"""
-    value_dim: int = 128
-    """value elements per head (d_v)"""
-    chosen: int = 0
-    """keys that a token reads, chosen by an indexer (DeepSeek-V3.2's ``index_topk``); 0 = all before it"""
-    index_heads: int = 64
-    """heads of the indexer (``index_n_heads``)"""
-    index_dim: int = 128
-    """width of each (``index_head_dim``)"""
-
-
-@dataclass(frozen=True, slots=True)
-class Image:
-    """Square images cut into patches in place of words (ViT, 2010.11929)."""
-
-    size: int = 224
-    """pixels along one side"""
-    patch: int = 16
-    """pixels along one side of a patch"""
-    channels: int = 3
-    class_tokens: int = 1
-    """tokens before the patches"""
-    mask_token: bool = False
-    """a learned token for patches that are hidden (DINOv2)"""
-    pools_patches: bool = False
-    """a classifier reads the first token and the mean of the patches (DINOv2)"""
-    frames: int = 1
-    """pictures that one patch spans; a still image is repeated (Qwen2-VL: 2)"""
-    bias: bool = True
-    """of the product that turns patches into features"""
-    positions: int = -1
-    """rows of the table of positions; -1 = one per token; 0 = no table"""
-    any_size: bool = False
-    """images have the size that the scenario gives them (Qwen2-VL, Pixtral)"""
-
-    @property
-    def patches(self) -> int:
-        """Patches of one image."""
-        return (self.size // self.patch) ** 2
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of one image."""
-        return self.patches + self.class_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Encoder:
-    """The stack whose output the layers of an encoder-decoder attend to; zeros mean "as in the decoder"."""
-
-    layers: int
-    heads: int = 0
-    mlp: int = 0
-    audio_channels: int = 0
-    """its input is a spectrogram of so many channels, over which two convolutions run (Whisper); 0 = words of the decoder's table"""
-    tokens: int = 0
-    """of a sample, where the architecture fixes them (Whisper: 1500); 0 = as many as the scenario says"""
-
-
-@dataclass(frozen=True, slots=True)
-class Projector:
-    """What turns the output of a vision tower into tokens of a text model."""
-
-    merge: int = 1
-    """patches along each side that become one token"""
-    pools: bool = False
-    """by their mean, not side by side (Gemma 3)"""
-    norm: Literal["none", "layernorm", "rmsnorm"] = "none"
-    norm_offset: bool = False
-    """as `TransformerConfig.norm_offset`"""
-    norm_merged: bool = False
-    """the norm is over merged patches (InternVL), not over each"""
-    merging: bool = False
-    """a product without bias brings merged patches back to the tower's width (Mistral 3)"""
-    first: int = 0
-    """width of the first product, behind which there is an activation; 0 = there is one product only"""
-    second: int = 0
-    """of a second one (Llama 4)"""
-    bias: bool = True
-    extra: int = 0
-    """further projectors with norms over merged patches, whose results join the text (Qwen3-VL's deepstack)"""
-    newline: bool = False
-    """a learned row behind every line of an image (LLaVA-NeXT)"""
 
 
 class LayerKind(NamedTuple):
@@ -409,129 +282,10 @@ def configure(values: Mapping[str, Any], base: TransformerConfig | None = None, 
 def check(config: TransformerConfig, path: str = "model") -> None:
     """Raise `ModelError` with every contradiction in `config` (sizes that do not divide, impossible experts)."""
     findings = [
-        Finding(message, f"{path}.{name}", getattr(config, name), suggestion) for name, message, suggestion in _contradictions(config)
+        Finding(message, f"{path}.{name}", getattr(config, name), suggestion) for name, message, suggestion in contradictions(config)
     ]
     if findings:
         raise ModelError(findings)
-
-
-def _contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
-    wrong: list[tuple[str, str, str]] = []
-    for name in ("hidden", "layers", "heads", "vocabulary"):
-        low = 0 if name == "vocabulary" and config.image is not None else 1
-        if getattr(config, name) < low:
-            wrong.append((name, f"must be at least {low}, is {getattr(config, name)}", ""))
-    sizes = {field.name: value for field in fields(config) if isinstance(value := getattr(config, field.name), int)}
-    wrong += [(name, f"at most {LARGEST_SIZE:,}, is {value:.4g}", "") for name, value in sizes.items() if value > LARGEST_SIZE]
-    wrong += wrong_kinds(config)
-    experts = config.experts
-    wrong += [
-        (name, finding.message, "")
-        for name, count, most in (
-            ("layers", config.layers, MOST_LAYERS),
-            ("experts", experts.count if experts is not None else 0, MOST_EXPERTS),
-        )
-        for finding in beyond(count, most, name, name)
-    ]
-    if wrong:
-        return wrong
-    heads, kv_heads = config.heads, config.kv_heads or config.heads
-    if not config.head_dim and config.latent is None and config.hidden % heads:
-        wrong.append(("heads", f"hidden / heads = {config.hidden} / {heads} is not whole", "give head_dim"))
-    if heads % kv_heads:
-        wrong.append(("kv_heads", f"heads / kv_heads = {heads} / {kv_heads} is not whole", "use a divisor of heads"))
-    image = config.image
-    if image is not None and (not image.patch or image.size % image.patch):
-        wrong.append(("image", f"size / patch = {image.size} / {image.patch} is not whole", ""))
-    if (image is not None) != (config.task == "image-classification"):
-        wrong.append(("task", f"{config.task!r} {'does not take' if image else 'needs'} an image", "image goes with image-classification"))
-    if config.position == "learned" and not config.maximum_sequence and image is None:
-        wrong.append(("maximum_sequence", "learned positions need a maximum_sequence", ""))
-    if (config.vision is None) != (config.projector is None):
-        wrong.append(("vision", "a tower and its projector go together", "give both, or null for both"))
-    if config.vision is not None:
-        wrong += [("vision", f"{name}: {message}", hint) for name, message, hint in _contradictions(config.vision)]
-    if config.encoder is not None:
-        wrong += _encoder_contradictions(config, config.encoder)
-    if config.encoder is not None and config.task != "causal-lm":
-        wrong.append(
-            (
-                "task",
-                f"{config.task!r} of an encoder-decoder is not supported yet",
-                "train it to write a target: task causal-lm, in a config the class ...ForConditionalGeneration",
-            )
-        )
-    if config.attention_window and config.attention_chunk:
-        wrong.append(("attention_chunk", "layers have a sliding window or chunks, not both", "leave one of them out"))
-    wrong += _latent_contradictions(config)
-    if config.mtp and (config.task != "causal-lm" or config.tied_embeddings or config.embedding_width not in (0, config.hidden)):
-        wrong.append(("mtp", "predicts further words with the embedding and head of a language model that are not tied", "leave it out"))
-    if not 0.0 <= config.dropout < 1.0:
-        wrong.append(("dropout", f"a probability in [0, 1), is {config.dropout}", ""))
-    if experts is not None:
-        if not 1 <= experts.top_k <= experts.count:
-            wrong.append(("experts", f"top_k {experts.top_k} must be between 1 and count {experts.count}", ""))
-        if experts.every < 1 or not 0 <= experts.dense_layers <= config.layers:
-            wrong.append(("experts", f"every {experts.every} >= 1 and 0 <= dense_layers {experts.dense_layers} <= {config.layers}", ""))
-        wrong += _group_contradictions(experts)
-    return wrong
-
-
-def _encoder_contradictions(config: TransformerConfig, encoder: Encoder) -> list[tuple[str, str, str]]:
-    """Why there is no such encoder."""
-    wrong = [("encoder", finding.message, "") for finding in beyond(encoder.layers, MOST_LAYERS, "layers", "encoder.layers")]
-    if not encoder.layers:
-        wrong.append(("encoder", "needs layers: at least 1", ""))
-    if encoder.heads and not config.head_dim and config.hidden % encoder.heads:
-        wrong.append(("encoder", f"hidden / heads = {config.hidden} / {encoder.heads} is not whole", "give head_dim"))
-    if encoder.audio_channels and not encoder.tokens:
-        wrong.append(("encoder", "a spectrogram has a fixed number of tokens", "give encoder.tokens, for Whisper 1500"))
-    sizes = (encoder.mlp, encoder.tokens, encoder.audio_channels)
-    return wrong + [("encoder", f"at most {LARGEST_SIZE:,}, is {size:.4g}", "") for size in sizes if size > LARGEST_SIZE]
-
-
-def _latent_contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
-    """Why tokens cannot choose their keys so."""
-    latent = config.latent
-    if latent is None or not latent.chosen:
-        return []
-    wrong = []
-    if not latent.query_rank:
-        wrong.append(("latent", "an indexer reads the compressed query, but query_rank is 0", "give query_rank, or leave chosen out"))
-    if not latent.index_heads or not latent.index_dim:
-        wrong.append(("latent", "an indexer needs index_heads and index_dim", "leave them out for 64 heads of 128"))
-    if not config.causal or config.attention_window or config.attention_chunk or config.attention_sinks:
-        wrong.append(("latent", "chosen keys are among all before a token: causal, without window, chunks or sinks", "leave chosen out"))
-    if latent.index_dim and latent.index_dim < latent.rotary_dim:
-        text = f"index_dim {latent.index_dim} is narrower than its rotary part, rotary_dim {latent.rotary_dim}"
-        wrong.append(("latent", text, "give more"))
-    return wrong
-
-
-def _group_contradictions(experts: Experts) -> list[tuple[str, str, str]]:
-    """Why a token cannot choose among groups of experts so."""
-    groups, kept = experts.groups, experts.groups_kept
-    if not groups and not kept:
-        return []
-    if not 1 <= kept <= groups:
-        return [("experts", f"1 <= groups_kept {kept} <= groups {groups} must hold", "give both, or neither")]
-    if experts.count % groups:
-        return [
-            (
-                "experts",
-                f"count / groups = {experts.count} / {groups} is not whole",
-                "use a divisor of count, or say groups: 0 and groups_kept: 0",
-            )
-        ]
-    if (room := kept * experts.count // groups) < experts.top_k:
-        return [
-            (
-                "experts",
-                f"{kept} groups of {experts.count // groups} = {room} experts, fewer than top_k {experts.top_k}",
-                "keep more, or say groups: 0 and groups_kept: 0",
-            )
-        ]
-    return []
 
 
 def _replace(base: Any, kind: type, values: Mapping[str, Any], path: str, findings: list[Finding]) -> Any:

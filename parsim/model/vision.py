@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 
 from parsim.errors import Finding, ModelError
 from parsim.kernel import Memory
+from parsim.model.architecture_records import Image, Projector
 from parsim.model.attention import RotaryTables
 from parsim.model.blocks import build_transformer, embed_words, layer_block
 from parsim.model.convolution import Conv2d
@@ -20,7 +21,7 @@ from parsim.model.lengths import Lengths
 from parsim.model.linear import Linear
 from parsim.model.model import Block, Layer, Model, Operator, Parameter, Save, Split, Work, Workload, elements
 from parsim.model.row import Row, norm
-from parsim.model.transformer import Image, Projector, TransformerConfig
+from parsim.model.transformer import TransformerConfig
 
 USUAL_SIZE = 448
 """pixels a side where neither model nor scenario says it"""

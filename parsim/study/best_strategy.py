@@ -151,9 +151,9 @@ def scenario_of(question: Question) -> tuple[Scenario, tuple[Assumed, ...]]:
     training: dict[str, Any] = {"sequence_length": chosen.sequence_length, "global_batch": chosen.global_batch, "micro_batch": 1}
     if question.precision is not None:
         training["precision"] = question.precision
-    tree = {"name": f"{question.model} on {gpus} GPUs", "model": question.model, "cluster": cluster, "training": training}
     if question.tokens is not None:
-        tree["economics"] = {"tokens": question.tokens}
+        training["tokens"] = question.tokens
+    tree = {"name": f"{question.model} on {gpus} GPUs", "model": question.model, "cluster": cluster, "training": training}
     batches = tuple(one for one in chosen.assumed if one.name in ("sequence length", "global batch"))
     return load(tree), batches
 

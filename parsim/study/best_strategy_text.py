@@ -17,6 +17,7 @@ from parsim.scenario.build import build
 from parsim.scenario.scenario import Scenario, flow
 from parsim.study.best_strategy import Improvement, Plan
 from parsim.study.size.question import Assumed
+from parsim.units import format_time
 from parsim.version import CONTRACT_VERSION, __version__
 
 FILES = {"megatron": "megatron.sh", "deepspeed": "deepspeed.json", "fsdp": "accelerate-fsdp.yaml"}
@@ -48,7 +49,11 @@ def answer(plan: Plan) -> str:
     if plan.best is None:
         whole = "no strategy fits into memory" if plan.proven else "nothing was found yet that fits into memory"
         return f"\n{whole}: {_searched(plan)}"
-    lines = ["", f"Best: {plan.best.strategy}", simulate(plan.scenario).verdict, _searched(plan)]
+    report = simulate(plan.scenario)
+    lines = ["", f"Best: {plan.best.strategy}", report.verdict]
+    if (seconds_of_all := report.estimate.time_to_train_s) is not None:
+        lines.append(f"Whole training: {format_time(seconds_of_all, digits=3)}, nothing failing; `parsim size` counts failures and money")
+    lines.append(_searched(plan))
     if (comparison := plan.against_runner_up()) is not None and plan.runner_up is not None:
         lines += [f"Runner-up: {plan.runner_up.strategy}", comparison.verdict]
     return "\n".join([*lines, "", *yaml_of(plan.tree())])

@@ -56,6 +56,9 @@ def test_what_the_machines_and_the_batch_are() -> None:
     base, assumed = scenario_of(Question("gpt2", "dgx-a100-80gb", gpus=12))
     assert (base.tree["cluster"]["nodes"], base.tree["cluster"]["gpus"]) == (2, 12)
     assert {one.name for one in assumed} == {"sequence length", "global batch"}
+    asked = Question("gpt2", "dgx-a100-80gb", sequence_length=128, global_batch=8, precision="fp16", tokens=1e9, headroom="0 GiB")
+    training = scenario_of(asked)[0].tree["training"]
+    assert [training[key] for key in ("sequence_length", "global_batch", "tokens", "precision")] == [128, 8, 1e9, "fp16"]
     with pytest.raises(ScenarioError, match="2 x dgx-a100-80gb = 16 GPUs, not 17"):
         scenario_of(Question("gpt2", "dgx-a100-80gb", gpus=17, nodes=2))
 

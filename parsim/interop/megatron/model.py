@@ -12,8 +12,9 @@ from parsim.interop.megatron.expert_layers import listed, read_expert_layers
 from parsim.interop.megatron.fork_model import read_fork
 from parsim.interop.megatron.other_models import is_encoder, is_hybrid, write_encoder, write_hybrid
 from parsim.interop.megatron.vocabulary import SAID, read_vocabulary
+from parsim.model.architecture_records import Experts, LatentAttention
 from parsim.model.families.family import shortest
-from parsim.model.transformer import Experts, LatentAttention, TransformerConfig
+from parsim.model.transformer import TransformerConfig
 from parsim.scenario.support import EXAMPLES
 from parsim.units import is_digits
 

@@ -1,0 +1,134 @@
+"""Parts of an architecture that some have: experts, latent attention, an encoder, pictures and what joins them to the text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """A mixture of experts in place of the MLP (Switch 2101.03961, Mixtral 2401.04088, DeepSeekMoE 2401.06066)."""
+
+    count: int
+    """experts per layer (E)"""
+    top_k: int
+    """experts each token visits"""
+    mlp: int = 0
+    """width of one expert (f_e); 0 = the model's MLP width"""
+    shared: int = 0
+    """width of the MLP every token visits (all shared experts together)"""
+    shared_gate: bool = False
+    """a sigmoid gate of h weights on the shared MLP (Qwen2-MoE)"""
+    dense_layers: int = 0
+    """this many first layers keep a dense MLP (DeepSeek)"""
+    every: int = 1
+    """every n-th layer is a mixture"""
+    router_bias: bool = False
+    """a buffer of E routing biases per layer (DeepSeek-V3's auxiliary-loss-free balancing)"""
+    router_dtype: Literal["activations", "fp32"] = "activations"
+    """type of the router's product; fp32: made from copies of tokens and weights (DeepSeek)"""
+    renormalise: bool = False
+    """the weights of the chosen experts are divided by their sum (Mixtral; ``norm_topk_prob``)"""
+    groups: int = 0
+    """groups of neighbouring experts among which a token chooses first (DeepSeek's ``n_group``); 0: it chooses among all experts"""
+    groups_kept: int = 0
+    """groups it chooses (``topk_group``)"""
+    bias: bool = False
+    """router and experts have biases (GPT-OSS)"""
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, 2405.04434): low-rank queries, keys and values."""
+
+    key_rank: int
+    """rank of the compressed keys and values (r_kv)"""
+    query_rank: int = 0
+    """rank of the compressed queries (r_q); 0 = a full projection"""
+    plain_dim: int = 128
+    """query and key elements per head without rotary embedding (d_n)"""
+    rotary_dim: int = 64
+    """query and key elements per head with rotary embedding (d_r); the key part is shared by all heads"""
+    value_dim: int = 128
+    """value elements per head (d_v)"""
+    chosen: int = 0
+    """keys that a token reads, chosen by an indexer (DeepSeek-V3.2's ``index_topk``); 0 = all before it"""
+    index_heads: int = 64
+    """heads of the indexer (``index_n_heads``)"""
+    index_dim: int = 128
+    """width of each (``index_head_dim``)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """Square images cut into patches in place of words (ViT, 2010.11929)."""
+
+    size: int = 224
+    """pixels along one side"""
+    patch: int = 16
+    """pixels along one side of a patch"""
+    channels: int = 3
+    class_tokens: int = 1
+    """tokens before the patches"""
+    mask_token: bool = False
+    """a learned token for patches that are hidden (DINOv2)"""
+    pools_patches: bool = False
+    """a classifier reads the first token and the mean of the patches (DINOv2)"""
+    frames: int = 1
+    """pictures that one patch spans; a still image is repeated (Qwen2-VL: 2)"""
+    bias: bool = True
+    """of the product that turns patches into features"""
+    positions: int = -1
+    """rows of the table of positions; -1 = one per token; 0 = no table"""
+    any_size: bool = False
+    """images have the size that the scenario gives them (Qwen2-VL, Pixtral)"""
+
+    @property
+    def patches(self) -> int:
+        """Patches of one image."""
+        return (self.size // self.patch) ** 2
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one image."""
+        return self.patches + self.class_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """The stack whose output the layers of an encoder-decoder attend to; zeros mean "as in the decoder"."""
+
+    layers: int
+    heads: int = 0
+    mlp: int = 0
+    audio_channels: int = 0
+    """its input is a spectrogram of so many channels, over which two convolutions run (Whisper); 0 = words of the decoder's table"""
+    tokens: int = 0
+    """of a sample, where the architecture fixes them (Whisper: 1500); 0 = as many as the scenario says"""
+
+
+@dataclass(frozen=True, slots=True)
+class Projector:
+    """What turns the output of a vision tower into tokens of a text model."""
+
+    merge: int = 1
+    """patches along each side that become one token"""
+    pools: bool = False
+    """by their mean, not side by side (Gemma 3)"""
+    norm: Literal["none", "layernorm", "rmsnorm"] = "none"
+    norm_offset: bool = False
+    """as `TransformerConfig.norm_offset`"""
+    norm_merged: bool = False
+    """the norm is over merged patches (InternVL), not over each"""
+    merging: bool = False
+    """a product without bias brings merged patches back to the tower's width (Mistral 3)"""
+    first: int = 0
+    """width of the first product, behind which there is an activation; 0 = there is one product only"""
+    second: int = 0
+    """of a second one (Llama 4)"""
+    bias: bool = True
+    extra: int = 0
+    """further projectors with norms over merged patches, whose results join the text (Qwen3-VL's deepstack)"""
+    newline: bool = False
+    """a learned row behind every line of an image (LLaVA-NeXT)"""

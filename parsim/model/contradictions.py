@@ -1,0 +1,133 @@
+"""Fields of an architecture that contradict each other: sizes that do not divide, impossible experts, encoders and indexers."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from parsim.limits import LARGEST_SIZE, MOST_EXPERTS, MOST_LAYERS, beyond
+from parsim.model.layer_kinds import wrong_kinds
+
+if TYPE_CHECKING:
+    from parsim.model.architecture_records import Encoder, Experts
+    from parsim.model.transformer import TransformerConfig
+
+
+def contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
+    """Why there is no such architecture: (field, message, suggestion) of each."""
+    wrong: list[tuple[str, str, str]] = []
+    for name in ("hidden", "layers", "heads", "vocabulary"):
+        low = 0 if name == "vocabulary" and config.image is not None else 1
+        if getattr(config, name) < low:
+            wrong.append((name, f"must be at least {low}, is {getattr(config, name)}", ""))
+    sizes = {field.name: value for field in fields(config) if isinstance(value := getattr(config, field.name), int)}
+    wrong += [(name, f"at most {LARGEST_SIZE:,}, is {value:.4g}", "") for name, value in sizes.items() if value > LARGEST_SIZE]
+    wrong += wrong_kinds(config)
+    experts = config.experts
+    wrong += [
+        (name, finding.message, "")
+        for name, count, most in (
+            ("layers", config.layers, MOST_LAYERS),
+            ("experts", experts.count if experts is not None else 0, MOST_EXPERTS),
+        )
+        for finding in beyond(count, most, name, name)
+    ]
+    if wrong:
+        return wrong
+    heads, kv_heads = config.heads, config.kv_heads or config.heads
+    if not config.head_dim and config.latent is None and config.hidden % heads:
+        wrong.append(("heads", f"hidden / heads = {config.hidden} / {heads} is not whole", "give head_dim"))
+    if heads % kv_heads:
+        wrong.append(("kv_heads", f"heads / kv_heads = {heads} / {kv_heads} is not whole", "use a divisor of heads"))
+    image = config.image
+    if image is not None and (not image.patch or image.size % image.patch):
+        wrong.append(("image", f"size / patch = {image.size} / {image.patch} is not whole", ""))
+    if (image is not None) != (config.task == "image-classification"):
+        wrong.append(("task", f"{config.task!r} {'does not take' if image else 'needs'} an image", "image goes with image-classification"))
+    if config.position == "learned" and not config.maximum_sequence and image is None:
+        wrong.append(("maximum_sequence", "learned positions need a maximum_sequence", ""))
+    if (config.vision is None) != (config.projector is None):
+        wrong.append(("vision", "a tower and its projector go together", "give both, or null for both"))
+    if config.vision is not None:
+        wrong += [("vision", f"{name}: {message}", hint) for name, message, hint in contradictions(config.vision)]
+    if config.encoder is not None:
+        wrong += _encoder_contradictions(config, config.encoder)
+    if config.encoder is not None and config.task != "causal-lm":
+        wrong.append(
+            (
+                "task",
+                f"{config.task!r} of an encoder-decoder is not supported yet",
+                "train it to write a target: task causal-lm, in a config the class ...ForConditionalGeneration",
+            )
+        )
+    if config.attention_window and config.attention_chunk:
+        wrong.append(("attention_chunk", "layers have a sliding window or chunks, not both", "leave one of them out"))
+    wrong += _latent_contradictions(config)
+    if config.mtp and (config.task != "causal-lm" or config.tied_embeddings or config.embedding_width not in (0, config.hidden)):
+        wrong.append(("mtp", "predicts further words with the embedding and head of a language model that are not tied", "leave it out"))
+    if not 0.0 <= config.dropout < 1.0:
+        wrong.append(("dropout", f"a probability in [0, 1), is {config.dropout}", ""))
+    if experts is not None:
+        if not 1 <= experts.top_k <= experts.count:
+            wrong.append(("experts", f"top_k {experts.top_k} must be between 1 and count {experts.count}", ""))
+        if experts.every < 1 or not 0 <= experts.dense_layers <= config.layers:
+            wrong.append(("experts", f"every {experts.every} >= 1 and 0 <= dense_layers {experts.dense_layers} <= {config.layers}", ""))
+        wrong += _group_contradictions(experts)
+    return wrong
+
+
+def _encoder_contradictions(config: TransformerConfig, encoder: Encoder) -> list[tuple[str, str, str]]:
+    """Why there is no such encoder."""
+    wrong = [("encoder", finding.message, "") for finding in beyond(encoder.layers, MOST_LAYERS, "layers", "encoder.layers")]
+    if not encoder.layers:
+        wrong.append(("encoder", "needs layers: at least 1", ""))
+    if encoder.heads and not config.head_dim and config.hidden % encoder.heads:
+        wrong.append(("encoder", f"hidden / heads = {config.hidden} / {encoder.heads} is not whole", "give head_dim"))
+    if encoder.audio_channels and not encoder.tokens:
+        wrong.append(("encoder", "a spectrogram has a fixed number of tokens", "give encoder.tokens, for Whisper 1500"))
+    sizes = (encoder.mlp, encoder.tokens, encoder.audio_channels)
+    return wrong + [("encoder", f"at most {LARGEST_SIZE:,}, is {size:.4g}", "") for size in sizes if size > LARGEST_SIZE]
+
+
+def _latent_contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
+    """Why tokens cannot choose their keys so."""
+    latent = config.latent
+    if latent is None or not latent.chosen:
+        return []
+    wrong = []
+    if not latent.query_rank:
+        wrong.append(("latent", "an indexer reads the compressed query, but query_rank is 0", "give query_rank, or leave chosen out"))
+    if not latent.index_heads or not latent.index_dim:
+        wrong.append(("latent", "an indexer needs index_heads and index_dim", "leave them out for 64 heads of 128"))
+    if not config.causal or config.attention_window or config.attention_chunk or config.attention_sinks:
+        wrong.append(("latent", "chosen keys are among all before a token: causal, without window, chunks or sinks", "leave chosen out"))
+    if latent.index_dim and latent.index_dim < latent.rotary_dim:
+        text = f"index_dim {latent.index_dim} is narrower than its rotary part, rotary_dim {latent.rotary_dim}"
+        wrong.append(("latent", text, "give more"))
+    return wrong
+
+
+def _group_contradictions(experts: Experts) -> list[tuple[str, str, str]]:
+    """Why a token cannot choose among groups of experts so."""
+    groups, kept = experts.groups, experts.groups_kept
+    if not groups and not kept:
+        return []
+    if not 1 <= kept <= groups:
+        return [("experts", f"1 <= groups_kept {kept} <= groups {groups} must hold", "give both, or neither")]
+    if experts.count % groups:
+        return [
+            (
+                "experts",
+                f"count / groups = {experts.count} / {groups} is not whole",
+                "use a divisor of count, or say groups: 0 and groups_kept: 0",
+            )
+        ]
+    if (room := kept * experts.count // groups) < experts.top_k:
+        return [
+            (
+                "experts",
+                f"{kept} groups of {experts.count // groups} = {room} experts, fewer than top_k {experts.top_k}",
+                "keep more, or say groups: 0 and groups_kept: 0",
+            )
+        ]
+    return []
