@@ -71,7 +71,7 @@ class Improvement:
 
 
 @dataclass
-class Plan:
+class BestStrategy:
     """What a search has found."""
 
     base: Scenario
@@ -165,7 +165,7 @@ def search(
     workers: int | None = 1,
     watch: Watch = lambda _, results, __: results,
     improved: Callable[[Improvement], None] = lambda _: None,
-) -> Plan:
+) -> BestStrategy:
     """The fastest strategy for a scenario, whose own strategy does not count.
 
     `within` is how long the search may take [s]; what was found by then is kept, and is not proved. `improved` hears of every strategy
@@ -174,7 +174,7 @@ def search(
     Raises:
         ScenarioError: the scenario is wrong, or cannot be searched.
     """
-    plan, began = Plan(base), monotonic()
+    plan, began = BestStrategy(base), monotonic()
     rows: dict[str, Row] = {}
 
     def hear(place: Place, row: Row) -> None:

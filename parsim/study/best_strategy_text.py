@@ -15,7 +15,7 @@ from parsim.report.write import Content, write_together
 from parsim.run import simulate
 from parsim.scenario.build import build
 from parsim.scenario.scenario import Scenario, flow
-from parsim.study.best_strategy import Improvement, Plan
+from parsim.study.best_strategy import BestStrategy, Improvement
 from parsim.study.size.question import Assumed
 from parsim.units import format_time
 from parsim.version import CONTRACT_VERSION, __version__
@@ -44,7 +44,7 @@ def improvement(one: Improvement) -> str:
     return f"{one.after:5.0f} s  {seconds(one.row['step_time_s'])}{mfu}: {one.strategy}"
 
 
-def answer(plan: Plan) -> str:
+def answer(plan: BestStrategy) -> str:
     """The best strategy, how far that is proved, the next best and why it loses, the scenario."""
     if plan.best is None:
         whole = "no strategy fits into memory" if plan.proven else "nothing was found yet that fits into memory"
@@ -59,7 +59,7 @@ def answer(plan: Plan) -> str:
     return "\n".join([*lines, "", *yaml_of(plan.tree())])
 
 
-def _searched(plan: Plan) -> str:
+def _searched(plan: BestStrategy) -> str:
     if plan.study is None:
         why = "interrupted" if plan.interrupted else "out of time"
         return f"Not proved to be the fastest: the search was ended after {plan.wall:.0f} s ({why})."
@@ -92,7 +92,7 @@ def exports(scenario: Scenario) -> dict[str, Exported | str]:
     return found
 
 
-def write(plan: Plan, directory: Path) -> list[str]:
+def write(plan: BestStrategy, directory: Path) -> list[str]:
     """Write the scenario and what starts it; the names of the files."""
     contents: dict[str, Content] = {SCENARIO: "\n".join(["# found by parsim plan", *yaml_of(plan.tree()), ""]).encode()}
     for tool, exported in exports(plan.scenario).items():
@@ -101,7 +101,7 @@ def write(plan: Plan, directory: Path) -> list[str]:
     return [path.name for path in write_together(directory, contents)]
 
 
-def document(plan: Plan, assumed: Sequence[Assumed]) -> dict[str, Any]:
+def document(plan: BestStrategy, assumed: Sequence[Assumed]) -> dict[str, Any]:
     """The plan as one JSON document; its ``report`` is that of the best."""
     report: Report | None = None if plan.best is None else simulate(plan.scenario)
     counts = {} if plan.study is None else plan.study.counts()
