@@ -137,3 +137,20 @@ def traces(
     recorded = recorded_jobs(data)
     found = list(progress("Simulating recorded steps", map(predicted, recorded.jobs), len(recorded.jobs)))
     say_json(document(found, recorded.source)) if as_json else say(text(found, recorded.source))
+
+
+@validations.command()
+def steps(
+    run: Annotated[list[str] | None, typer.Option(metavar="RUN", help="Only this run; may be given again.")] = None,
+    profile: Annotated[str, typer.Option(metavar="NAME", help="A profile of variability.")] = "typical",
+    count: Annotated[int, typer.Option("--steps", min=1, max=10_000, metavar="N", help="Simulated steps of each run.")] = 60,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Your own sources.yaml, step_times.csv and rows.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compare how much steps of one run differ: percentiles of published logs beside those of simulated steps."""
+    from parsim.validation.step_spread import document, spread, step_logs, text
+
+    logs = step_logs(data, run or ())
+    found = list(progress("Simulating steps", (spread(log, profile, count) for log in logs), len(logs)))
+    say_json(document(found, profile)) if as_json else say(text(found, profile))
