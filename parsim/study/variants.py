@@ -16,7 +16,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
-from parsim.errors import DeadlockError, Finding, InputError, ParsimError
+from parsim.errors import DeadlockError, Finding, InputError, ParsimError, PlanError
 from parsim.report.report import Report
 from parsim.run import simulate
 from parsim.scenario.load import load
@@ -152,9 +152,13 @@ def whole(scenario: Scenario) -> tuple[Report, str]:
 
 
 def figures(scenario: Scenario) -> tuple[Figures, str]:
-    """Look at a scenario: its step and its memory."""
+    """Look at a scenario: its step, with its faults where it has some, and its memory."""
     report, lacking = whole(scenario)
-    return Figures(report.step_time, report.measured.model.samples_per_step, report.peak_memory), lacking
+    effect = None if (faults := report.measured.faults) is None else faults.together
+    if effect is not None and effect.step_time_s is None:
+        raise PlanError(Finding(effect.why, "variability.faults"))
+    step = report.step_time if effect is None or effect.step_time_s is None else effect.step_time_s
+    return Figures(step, report.measured.model.samples_per_step, report.peak_memory), lacking
 
 
 def outcomes(variants: Sequence[Variant], look: Look[T], *, jobs: int | None = 1, with_scenarios: bool = False) -> Iterator[Outcome[T]]:

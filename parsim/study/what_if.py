@@ -13,6 +13,7 @@ from typing import Any
 
 from parsim.hardware.device import Device
 from parsim.hardware.fabric.joined import REGION_LINK
+from parsim.parallel.schedules import ENDLESS
 from parsim.parallel.settings import Host
 from parsim.parallel.shares import MEETING_ONCE
 from parsim.report import Report
@@ -88,8 +89,10 @@ def tried(
 ) -> list[Outcome[Figures]]:
     """What the scenario does with each of the changes on top, in their order."""
     tree = scenario.document()
-    once = () if scenario.settings.variability.runs == 1 else ("variability.runs=1",)  # figures are those of the undisturbed step
-    variants = [Variant(tree, (*overrides, *once), trust_code=scenario.trust_code) for overrides in changes]
+    # figures are those of the undisturbed step, but for what breaks something itself
+    once = () if scenario.settings.variability.runs == 1 else ("variability.runs=1",)
+    whole = ("variability.faults=[]",) if scenario.tree["variability"]["faults"] else ()
+    variants = [Variant(tree, (*whole, *overrides, *once), trust_code=scenario.trust_code) for overrides in changes]
     came = outcomes(variants, figures, jobs=jobs)
     return list(came if watch is None else watch(came, len(variants)))
 
@@ -116,6 +119,19 @@ def changes(scenario: Scenario, report: Report) -> Iterator[Change]:
     slow = [*scenario.tree["variability"]["slow"], {"rank": report.bottleneck_rank, "speed": STRAGGLER}]
     if report.bottleneck_rank not in built.slow:
         yield Change(f"{SLOW_RANK}{report.bottleneck_rank} at {STRAGGLER:g} of its speed", (f"variability.slow={flow(slow)}",))
+    yield from _lost_nic(built, report)
+
+
+def _lost_nic(built: Built, report: Report) -> Iterator[Change]:
+    """A NIC of the bottleneck's machine is lost before the step begins, and the next one does its work, too."""
+    cluster = built.cluster
+    node = cluster.node_of(built.gpus[report.bottleneck_rank])
+    ports = [name for name in cluster.machine(node).ports if name.startswith("nic")]
+    machines, pipeline = {cluster.node_of(gpu) for gpu in built.gpus}, built.parallelism.pipeline
+    endless = pipeline.schedule in ENDLESS or pipeline.post_validation  # faults need a step that ends
+    if len(machines) > 1 and len(ports) > 1 and not endless:
+        lost = [{"nic": f"node{node}/{ports[0]}", "at": "0 s", "down": True, "fallback": "neighbour"}]
+        yield Change(f"NIC node{node}/{ports[0]} lost, the next one in its place", (f"variability.faults={flow(lost)}",))
 
 
 # -- the network ------------------------------------------------------------------------------------------------------

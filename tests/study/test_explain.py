@@ -16,6 +16,8 @@ from parsim.study.what_if import changes, scaled, tried, what_ifs, with_effects
 from parsim.units import snapped
 
 QUICK = [name for name in names("scenarios") if not any(word in name for word in ("1024x", "64x", "512x", "280x", "16384x", "context"))]
+NIC_FREE = "bert-ddp-8x-v100-pcie"
+"""one machine: nothing leaves it"""
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +68,15 @@ def test_a_what_if_is_the_changed_scenario(name):
             per_sample = changed.step_time / changed.measured.model.samples_per_step
             assert one.step_time == pytest.approx(per_sample * report.measured.model.samples_per_step, rel=1e-12), one.change
             assert one.peak == changed.peak_memory
+
+
+def test_a_lost_nic_costs_what_the_step_with_that_fault_takes():
+    scenario = load("gpt2-link-flap")  # its own fault is left out
+    found = what_ifs(scenario, simulate(scenario), jobs=1)
+    (lost,) = [one for one in found if one.change.name.startswith("NIC ")]
+    changed = simulate("gpt2-link-flap", *lost.change.overrides)
+    assert lost.step_time == changed.measured.faults.together.step_time_s > changed.step_time
+    assert not any(change.name.startswith("NIC ") for change in changes(load(NIC_FREE), simulate(NIC_FREE)))
 
 
 def test_a_free_network_leaves_no_communication():
@@ -165,7 +176,7 @@ def test_the_tornado_draws_what_it_is_given():
 
 
 def test_the_command_line(capsys, tmp_path):
-    assert execute(["explain", "mlp-1x-a100", "--json", "--jobs", "1", "--out", str(tmp_path)]) == 0
+    assert execute(["explain", "mlp-1x-a100", "--json", "--quiet", "--jobs", "1", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr()
     document = json.loads(printed.out)
     assert not printed.err
