@@ -16,8 +16,9 @@ from parsim.report.plots.comparison import ComparedRun, breakdown_figure, collec
 from parsim.report.plots.figure import Drawing, save
 from parsim.report.plots.tradeoff import RunPoint, pareto_figure
 from parsim.report.write import Content, write_together
-from parsim.study.compare_text import csv_text, markdown, notes, table
+from parsim.study.compare_text import csv_text, markdown, most_different, notes, table
 from parsim.study.comparison import ComparisonData
+from parsim.study.decision import decision
 from parsim.study.differences import has_band, work
 
 MANY = 1000
@@ -115,8 +116,10 @@ def _json(comparison: ComparisonData) -> str:
 
 def _page(comparison: ComparisonData) -> str:
     """The baseline first: the page compares the others with it."""
+    from parsim.report.page.comparison import Banner
     from parsim.report.page.page import page
 
+    said = decision(comparison)
     base = comparison.baseline
     ordered = [comparison.runs[base], *(run for place, run in enumerate(comparison.runs) if place != base)]
     entries = [(run.label, run.report) for run in ordered]
@@ -124,6 +127,7 @@ def _page(comparison: ComparisonData) -> str:
         [(label, report) for label, report in entries if report is not None],
         [(run.label, run.reason) for run in ordered if run.report is None],
         comparison.title,
+        Banner(said.title, [*said.lines, *most_different(comparison)], said.open),
     )
 
 

@@ -4,38 +4,76 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from shutil import get_terminal_size
+from textwrap import fill
 
-from parsim.report.quantities import NONE, gib, number, percent, time_unit
+from parsim.report.narrow import narrow
+from parsim.report.quantities import NONE, gib, number, percent, seconds, time_unit
 from parsim.report.table import Cell, Column, Table
 from parsim.report.variability_text import difference
 from parsim.report.verdict import WORDS
 from parsim.study.comparison import ComparisonData
-from parsim.study.differences import Compared, Input, tight
+from parsim.study.decision import decision
+from parsim.study.differences import Compared, Input, has_band, tight
 
-_LONGEST = 26
+_LONGEST = 60
 """letters of a value in a terminal, before it is cut"""
 _ALWAYS = ("estimate.step_time_s", "step_time_s", "memory.peak_bytes")
-_RELATIVE = ("estimate.step_time_s", "step_time_s", "tokens_per_s", "samples_per_s", "memory.peak_bytes")
+_RELATIVE = ("estimate.step_time_s", "memory.peak_bytes")
 _FOLLOWS = ("samples_per_s", "hfu")
 """not shown beside what says the same"""
+_ESTIMATED = ("tokens_per_s", "tokens_per_s_per_gpu", "mfu", "time_to_train_s")
+"""not shown beside their estimates"""
+_MEMORY = ("memory.", "in_flight", "weight_versions")
+_MONEY = ("estimate.time_to_train_s", "time_to_train_s", "gpu_hours", "goodput", "training_run.", "failures", "energy_J", "cost_")
+_DIFFERENT = 0.05
+"""spread of a number below which it is not among those that differ most"""
+_MOST_NAMED = 4
+_STATES = {"optimizer": "optimizer states", "context": "driver context"}
 Row = tuple[str, ...]
 """a heading, and a cell per variant"""
 
 
 def table(comparison: ComparisonData, longest: int | None = None) -> Table:
-    """What differs in the input, in the result, in the step and in the memory, one column per variant.
+    """Verdict, input, time, memory and money, one column per variant.
 
     Values of the input are cut after `longest` letters.
     """
+    times, memory, money = _outcome(comparison)
     return Table.grouped(
         [Column("", align="left"), *map(Column, comparison.labels)],
         {
+            "Verdict": list(_verdict(comparison)),
             "What differs in the input": [_input(row, longest) for row in comparison.inputs],
-            "What comes out": list(_outcome(comparison)),
+            "Time": times,
             "Where the step goes": list(_differing(comparison.parts, WORDS)),
+            "Memory": memory,
             "Peak of the fullest device": list(_differing(comparison.categories, {})),
+            "Money": money,
         },
     )
+
+
+def _verdict(comparison: ComparisonData) -> Iterator[Row]:
+    """Whether each fits, how far it is from the best, and what limits it."""
+    yield "status", *(f"{run.status}, tight" if run.document is not None and tight(run.document) else run.status for run in comparison.runs)
+    won = comparison.winner
+    if won is not None and won.place is not None:
+        times = comparison.times
+        best = times[won.place] or 0.0
+        yield "estimated time", *(_against_best(comparison, place, time, best) for place, time in enumerate(times))
+    yield "limited by", *(NONE if one is None else WORDS[one["limiter_kind"]] for one in comparison.documents)
+    if any(map(has_band, comparison.documents)):
+        yield "confidence", *(NONE if one is None else one["confidence"]["status"] for one in comparison.documents)
+
+
+def _against_best(comparison: ComparisonData, place: int, time: float | None, best: float) -> str:
+    won = comparison.winner
+    if won is None or time is None:
+        return NONE
+    if place == won.place:
+        return "best"
+    more = _signed(time / best - 1.0) if best else NONE
+    return f"{more} (tie)" if place == won.tie else more
 
 
 def _input(row: Input, longest: int | None) -> Row:
@@ -46,26 +84,46 @@ def _input(row: Input, longest: int | None) -> Row:
     return (row.key, *cells)
 
 
-def _outcome(comparison: ComparisonData) -> Iterator[Row]:
-    yield "status", *(f"{run.status}, tight" if run.document is not None and tight(run.document) else run.status for run in comparison.runs)
+def _outcome(comparison: ComparisonData) -> tuple[list[Row], list[Row], list[Row]]:
+    """Rows of time, of memory and of money."""
+    times: list[Row] = []
+    memory: list[Row] = []
+    money: list[Row] = []
     present = [row for row in comparison.results if any(value is not None for value in row.values)]
-    tokens = any(row.metric.key == "tokens_per_s" for row in present)
+    keys = {row.metric.key for row in present}
     for row in present:
         key = row.metric.key
-        if (not row.differs and key not in _ALWAYS) or (key in _FOLLOWS and tokens):
+        if (not row.differs and key not in _ALWAYS) or (key in _FOLLOWS and "tokens_per_s" in keys):
             continue
-        yield _result(row, f"{row.metric.heading}, simulated" if f"estimate.{key}" in {other.metric.key for other in present} else "")
-        if key in _RELATIVE and row.differs:
+        if key in _ESTIMATED and f"estimate.{key.removesuffix('_per_gpu')}" in keys:
+            continue
+        group = money if key.startswith(_MONEY) else memory if key.startswith(_MEMORY) else times
+        group.append(_result(row, f"{row.metric.heading}, simulated" if f"estimate.{key}" in keys else ""))
+        if (key in _RELATIVE or (key == "step_time_s" and "estimate.step_time_s" not in keys)) and row.differs:
             against = comparison.labels[comparison.baseline]
             cells = [NONE if value is None else "0 %" if value == 0.0 else _signed(value) for value in row.relative]
-            yield f"  against {against}", *cells
-    if any(spread is not None for spread in comparison.paired):
-        base = (comparison.documents[comparison.baseline] or {})["variability"]["step_time_s"]["mean"]
-        yield (
-            f"runs against {comparison.labels[comparison.baseline]}",
-            *(NONE if spread is None else difference(spread, base) for spread in comparison.paired),
-        )
-    yield "limited by", *(NONE if one is None else WORDS[one["limiter_kind"]] for one in comparison.documents)
+            group.append((f"  against {against}", *cells))
+        if key == "estimate.step_time_s":
+            group += _bands(comparison, row)
+    return [*times, *_runs(comparison)], memory, money
+
+
+def _bands(comparison: ComparisonData, row: Compared) -> list[Row]:
+    """Between which 80 % of the published runs like each lie."""
+    bands = [None if one is None else one["estimate"]["step_time_band_s"] for one in comparison.documents]
+    if not any(bands):
+        return []
+    unit = time_unit(max(abs(value) for value in row.values if value is not None))
+    ends = (("80 % band from", 0), ("to", 1))
+    return [(f"  {name} [{unit.name}]", *(NONE if band is None else unit.cell(band[at]) for band in bands)) for name, at in ends]
+
+
+def _runs(comparison: ComparisonData) -> list[Row]:
+    if not any(spread is not None for spread in comparison.paired):
+        return []
+    base = (comparison.documents[comparison.baseline] or {})["variability"]["step_time_s"]["mean"]
+    cells = [NONE if spread is None else difference(spread, base) for spread in comparison.paired]
+    return [(f"runs against {comparison.labels[comparison.baseline]}", *cells)]
 
 
 def _differing(rows: Sequence[Compared], words: dict[str, str]) -> Iterator[Row]:
@@ -121,15 +179,42 @@ def notes(comparison: ComparisonData) -> list[tuple[str, list[str]]]:
 
 
 def text(comparison: ComparisonData, width: int | None = None) -> str:
-    """The comparison in a terminal: who wins, the tables, the reasons. Tables wider than `width` go on below."""
+    """The comparison in a terminal: who wins, one table, the reasons. Where its numbers are wider than `width`, it goes on below."""
     width = get_terminal_size((100, 24)).columns if width is None else width
-    lines = [comparison.title, "", *comparison.verdict.splitlines(), *_moved(comparison)]
+    said = decision(comparison)
+    lines = [comparison.title, "", f"{said.title}."]
+    for line in (*said.lines, *most_different(comparison), *_moved(comparison)):
+        lines += fill(line, width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False).splitlines()
     if not comparison.inputs:
         lines += ["", "The scenarios do not differ: nothing in the input is changed."]
-    lines += ["", table(comparison, _LONGEST).text(width)]
+    for part in narrow(table(comparison, _LONGEST), width):
+        lines += ["", part.text()]
     for title, items in notes(comparison):
-        lines += ["", title, *(f"  {item}" for item in items)]
+        lines += ["", title]
+        for item in items:
+            lines += fill(item, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False).splitlines()
     return "\n".join(line.rstrip() for line in lines)
+
+
+def most_different(comparison: ComparisonData) -> list[str]:
+    """A line with the parts of the step and of the memory in which the variants differ most, against the whole of the best."""
+    found: list[tuple[float, str]] = []
+    for rows, key, words in ((comparison.parts, "step_time_s", WORDS), (comparison.categories, "memory.peak_bytes", _STATES)):
+        totals = [value for row in comparison.results if row.metric.key == key for value in row.values if value]
+        for row in rows:
+            known = [value for value in row.values if value is not None]
+            if len(known) < 2 or not totals:
+                continue
+            share = (max(known) - min(known)) / min(totals)
+            name = words.get(row.metric.heading, row.metric.heading).removeprefix("the ")
+            if share >= _DIFFERENT:
+                found.append((share, f"{name} {_short(row, min(known))} to {_short(row, max(known))}"))
+    found.sort(key=lambda one: -one[0])
+    return [f"Differs most: {'; '.join(said for _, said in found[:_MOST_NAMED])}."] if found else []
+
+
+def _short(row: Compared, value: float) -> str:
+    return f"{_gib(value)} GiB" if row.metric.kind == "B" else seconds(value) if value else "0"
 
 
 def _moved(comparison: ComparisonData) -> list[str]:
@@ -142,7 +227,16 @@ def _moved(comparison: ComparisonData) -> list[str]:
 
 def markdown(comparison: ComparisonData) -> str:
     """The same as Markdown, whole: one table, then the reasons."""
-    lines = [f"# {comparison.title}", "", *comparison.verdict.splitlines(), *_moved(comparison), ""]
+    said = decision(comparison)
+    lines = [
+        f"# {comparison.title}",
+        "",
+        f"**{said.title}.**",
+        "",
+        *(f"- {line}" for line in (*said.lines, *most_different(comparison))),
+        "",
+    ]
+    lines += [*_moved(comparison), ""] if _moved(comparison) else []
     lines.append(table(comparison).markdown())
     for title, items in notes(comparison):
         lines += ["", f"## {title}", "", *(f"- {item}" for item in items)]

@@ -26,6 +26,7 @@ from parsim.study.differences import (
     has_band,
     inputs,
     results,
+    work,
 )
 from parsim.study.variants import Status
 from parsim.study.winner import Winner, thriftiest, winner
@@ -142,6 +143,13 @@ class ComparisonData:
     def winner(self) -> Winner | None:
         """The fastest that fits, and why; None where nothing could be simulated."""
         return winner(self.labels, self.documents, self.baseline)
+
+    @cached_property
+    def times(self) -> tuple[float | None, ...]:
+        """What is ranked: estimated times, per step or, where steps do unequal work, per token or sample [s]; None where there is none."""
+        each = self.winner is not None and self.winner.criterion != "estimate.step_time_s"
+        known = [(one, (work(one)[0] or 1.0) if each else 1.0) if one is not None else None for one in self.documents]
+        return tuple(None if one is None else float(one[0]["estimate"]["step_time_s"]) / one[1] for one in known)
 
     @property
     def verdict(self) -> str:

@@ -1,4 +1,4 @@
-"""The parts of a page that put several runs beside each other; the first is what the others are compared with."""
+"""The parts of a page that put several runs beside each other: a column for each, all in the same detail; the first is the baseline."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ from typing import TYPE_CHECKING, Any
 from parsim.report.definitions import DEFINITIONS
 from parsim.report.measured import AT_PEAK
 from parsim.report.page.markup import swatch
-from parsim.report.page.metrics import ESTIMATES, METRICS, costs, difference, relative, value_of
+from parsim.report.page.metrics import ESTIMATES, METRICS, PageMetric, costs, difference, relative, value_of
 from parsim.report.page.sections import breakdown_bar, leaves
 from parsim.report.plots import style
 from parsim.report.quantities import NONE, gib, points, seconds, size, time_unit
 from parsim.report.table import Cell, Column, Content, Table
 from parsim.report.timeline import KEYS
+from parsim.report.verdict import WORDS
 
 if TYPE_CHECKING:
     from parsim.report.report import Report
+
+_MORE_IS_BETTER = ("mfu", "hfu", "tokens_per_s", "samples_per_s", "tflops_per_gpu", "headroom_bytes", "goodput")
+_MEMORY = ("memory.",)
+_MONEY = ("time_to_train_s", "gpu_hours", "goodput", "energy_J", "cost_")
+_TELLING = 0.02
+"""spread of a row, relative, from which its best number is marked"""
 
 
 @dataclass(frozen=True)
@@ -30,32 +37,100 @@ class ShownRun:
     document: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class Banner:
+    """The answer at the head of the page: who wins, and why, one sentence each."""
+
+    title: str
+    lines: Sequence[str]
+    open: bool = False
+    """a tie, or nothing wins"""
+
+    def html(self) -> str:
+        """The banner."""
+        said = "".join(f"<li>{escape(line)}</li>" for line in self.lines)
+        mark = "≈" if self.open else "✓"
+        return (
+            f'<div class="verdict {"open" if self.open else "fits"}" id="banner"><b><span class="mark" aria-hidden="true">{mark}</span> '
+            f"{escape(self.title)}</b><ul>{said}</ul></div>"
+        )
+
+
 Rows = list[list[Content]]
 
 
 def metrics(entries: Sequence[ShownRun]) -> str:
-    """The figures of merit, with what changed against the first run."""
-    rows: Rows = []
+    """Verdict, time, memory and money, a column per run; below each number what changed against the first run."""
+    groups: dict[str, Rows] = {"Verdict": _verdict(entries), "Time": [], "Memory": [], "Money": []}
     estimated = any(entry.report.estimate.of == "bands" or entry.report.measured.variability is not None for entry in entries)
     for metric in (*(ESTIMATES if estimated else ()), *METRICS, *costs(entry.document for entry in entries)):
         values = [value_of(entry.report, entry.document, metric) for entry in entries]
         if all(value is None for value in values):
             continue
-        head = f'<a href="#def-{metric.defined}" title="{escape(DEFINITIONS[metric.defined].text)}">{escape(metric.title)}</a>'
-        row: list[Content] = [Cell(metric.title, html=head)]
-        for place, value in enumerate(values):
-            row.append(Cell(metric.text(value), value, f"{place}.{metric.key}"))
-            if place:
-                row.append(difference(metric, values[0], value))
-        rows.append(row)
-    return Table(_columns("", entries), rows).html("metrics", sortable=False)
+        title = f"{metric.title}, simulated" if estimated and metric.key in ("step_time_s", "mfu", "tokens_per_s") else metric.title
+        group = "Memory" if metric.key.startswith(_MEMORY) else "Money" if metric.key.startswith(_MONEY) else "Time"
+        groups[group].append(_figures(metric, title, values, [entry.report.fits for entry in entries]))
+        if metric.key == "estimate.step_time_s":
+            groups[group] += _bands(entries)
+    return _frozen(Table.grouped(_columns("", entries), groups).html("metrics", sortable=False))
+
+
+def _frozen(table: str) -> str:
+    """With a first column that stays where it is while the others are scrolled."""
+    return f'<div class="frozen">{table}</div>'
+
+
+def _verdict(entries: Sequence[ShownRun]) -> Rows:
+    """Whether each run fits, what limits it, and how sure that is."""
+    rows: Rows = [["Fits"], ["Limited by"], ["Confidence"], ["Reason"]]
+    for entry in entries:
+        report = entry.report
+        state, words = ("good", "✓ fits") if report.fits else ("bad", "✗ does not fit")
+        rows[0].append(Cell(words, html=f'<span class="{state}">{words}</span>'))
+        rows[1].append(WORDS[report.limiter_kind])
+        rows[2].append(report.measured.confidence.status)
+        rows[3].append(Cell(report.limiter, html=f'<span class="wrap">{escape(report.limiter)}</span>'))
+    return rows
+
+
+def _figures(metric: PageMetric, title: str, values: Sequence[Any], fits: Sequence[bool]) -> list[Content]:
+    """A row: every number with its change; where they differ, the best of those that fit is marked."""
+    defined = DEFINITIONS[metric.defined]
+    row: list[Content] = [Cell(title, html=f'<a href="#def-{defined.name}" title="{escape(defined.text)}">{escape(title)}</a>')]
+    best = _best(metric.key, [value if fit else None for value, fit in zip(values, fits, strict=True)])
+    for place, value in enumerate(values):
+        change = "" if value is None else "baseline" if place == 0 else difference(metric, values[0], value)
+        row.append(_cell(metric.text(value), value, f"{place}.{metric.key}", change, marked=place in best))
+    return row
+
+
+def _best(key: str, values: Sequence[Any]) -> list[int]:
+    """Places of the best number of a row that differs enough; none elsewhere."""
+    known = {place: float(value) for place, value in enumerate(values) if isinstance(value, (int, float))}
+    low, high = min(known.values(), default=0.0), max(known.values(), default=0.0)
+    if len(known) < 2 or high - low <= _TELLING * max(abs(low), abs(high)):
+        return []
+    wanted = high if key.endswith(_MORE_IS_BETTER) or key.endswith("_per_gpu") else low
+    return [place for place, value in known.items() if value == wanted]
+
+
+def _cell(text: str, value: float | None, key: str, change: str, *, marked: bool = False) -> Cell:
+    """A number, and below it what changed."""
+    shown = f'<strong class="best">{escape(text)}</strong>' if marked else escape(text)
+    return Cell(text, value, key, html=f"{shown}<small>{escape(change)}</small>" if change else shown)
+
+
+def _bands(entries: Sequence[ShownRun]) -> Rows:
+    """Between which 80 % of the published runs like each lie."""
+    row: list[Content] = ["80 % of published runs alike"]
+    for entry in entries:
+        band = entry.report.estimate.step_time_band_s
+        row.append(NONE if band is None else f"{seconds(band[0])} to {seconds(band[1])}")
+    return [row] if any(cell != NONE for cell in row[1:]) else []
 
 
 def _columns(first: str, entries: Sequence[ShownRun], unit: str = "") -> list[Column]:
-    columns = [Column(first, align="left")]
-    for place, entry in enumerate(entries):
-        columns += [Column(entry.name, unit)] + [Column("change")] * bool(place)
-    return columns
+    return [Column(first, align="left"), *(Column(entry.name, unit) for entry in entries)]
 
 
 def breakdowns(entries: Sequence[ShownRun]) -> str:
@@ -71,23 +146,27 @@ def breakdowns(entries: Sequence[ShownRun]) -> str:
         [(key, f"{swatch(style.KEYS[key], key)}{key}", f"breakdown_s.{key}") for key in KEYS],
         [entry.report.breakdown for entry in entries],
         unit.cell,
+        longest,
     )
-    return bars + Table(_columns("Time goes to", entries, unit.name), rows).html("breakdown")
+    return bars + _frozen(Table(_columns("Time goes to", entries, unit.name), rows).html("breakdown"))
 
 
-def _side_by_side(keys: Sequence[tuple[str, str, str]], columns: Sequence[Mapping[str, float]], text: Callable[[float], str]) -> Rows:
-    """A row per (key, HTML, key of the document) that any run has: its value in each run, and the change."""
+def _side_by_side(
+    keys: Sequence[tuple[str, str, str]], columns: Sequence[Mapping[str, float]], text: Callable[[float], str], whole: float = 0.0
+) -> Rows:
+    """A row per (key, HTML, key of the document) that any run has: its value in each run, and the change; the least is marked where it
+    differs by a telling share of `whole`.
+    """
     rows: Rows = []
     for key, html, path in keys:
         values = [column.get(key, 0) for column in columns]
         if not any(values):
             continue
+        telling = whole > 0 and max(values) - min(values) > _TELLING * whole
         row: list[Content] = [Cell(key, html=html)]
         for place, value in enumerate(values):
-            row.append(Cell(text(value), value, f"{place}.{path}" if path else ""))
-            if place:
-                change = value - values[0]
-                row.append(Cell(_change(change, text), change))
+            change = _change(value - values[0], text) if place else "baseline"
+            row.append(_cell(text(value), value, f"{place}.{path}" if path else "", change, marked=telling and value == min(values)))
         rows.append(row)
     return rows
 
@@ -106,35 +185,35 @@ def memory(entries: Sequence[ShownRun]) -> str:
     keys = [(name, f"{swatch(style.memory_style(name).colour)}{name}", "") for name in AT_PEAK] + [
         ("total", "<b>total</b>", "memory.peak_bytes")
     ]
-    return Table(_columns("Fullest device at its peak", entries, "GiB"), _side_by_side(keys, columns, gib)).html("memory-table")
+    whole = max((column.get("total", 0) for column in columns), default=0)
+    table = Table(_columns("Fullest device at its peak", entries, "GiB"), _side_by_side(keys, columns, gib, whole))
+    return _frozen(table.html("memory-table"))
 
 
 def collectives(entries: Sequence[ShownRun]) -> str:
-    """Exposed and busy time of every kind of collective."""
+    """Exposed time of every kind of collective in each run, and below it what all of them take."""
     by_collective: dict[tuple[str, str, int, int], list[Any]] = {}
     for place, entry in enumerate(entries):
         for row in entry.report.collectives:
             key = (row.axis, row.kind, row.group_size, row.bytes)
             by_collective.setdefault(key, [None] * len(entries))[place] = row
+    if not by_collective:
+        return ""
     unit = time_unit(max((row.busy_s for rows in by_collective.values() for row in rows if row is not None), default=0.0))
-    columns = [Column("Axis", align="left"), Column("Collective", align="left"), Column("Ranks", write=str), Column("Size", write=size)]
-    for place, entry in enumerate(entries):
-        columns += [Column(f"{entry.name}: count"), Column("busy", unit.name), Column("exposed", unit.name)]
-        columns += [Column("change of exposed")] * bool(place)
+    columns = [Column("Collective", align="left"), *(Column(f"{entry.name}: exposed", unit.name) for entry in entries)]
     rows: Rows = []
-    for (axis, kind, members, volume), runs in by_collective.items():
-        line: list[Content] = [axis, kind, members, volume]
+    for (axis, kind, members, volume), runs in sorted(
+        by_collective.items(), key=lambda item: -max(run.exposed_s for run in item[1] if run)
+    ):
+        line: list[Content] = [f"{axis} {kind}, {members} ranks, {size(volume)}"]
         for place, run in enumerate(runs):
-            line.append(Cell(NONE if run is None else f"{run.count:,}", 0 if run is None else run.count))
-            line.append(Cell(NONE if run is None else unit.cell(run.busy_s), 0.0 if run is None else run.busy_s))
-            line.append(Cell(NONE if run is None else unit.cell(run.exposed_s), 0.0 if run is None else run.exposed_s))
-            if place:
-                both = run is not None and runs[0] is not None
-                line.append(
-                    relative(runs[0].exposed_s, run.exposed_s) if both else "new" if run is not None else "gone" if runs[0] else NONE
-                )
+            if run is None:
+                line.append(Cell(NONE, 0.0))
+                continue
+            changed = f"; {relative(runs[0].exposed_s, run.exposed_s)}" if place and runs[0] is not None else ""
+            line.append(_cell(unit.cell(run.exposed_s), run.exposed_s, "", f"{run.count:,}x, {unit.cell(run.busy_s)} busy{changed}"))
         rows.append(line)
-    return Table(columns, rows).html("collectives")
+    return _frozen(Table(columns, rows).html("collectives"))
 
 
 def links(entries: Sequence[ShownRun]) -> str:
@@ -148,7 +227,7 @@ def links(entries: Sequence[ShownRun]) -> str:
         columns.append(used)
     names = sorted({name for column in columns for name in column})
     rows = _side_by_side([(name, escape(name), "") for name in names], columns, points)
-    return Table(_columns("Busiest link of a class", entries, "% used"), rows).html("links")
+    return _frozen(Table(_columns("Busiest link of a class", entries, "% used"), rows).html("links")) if rows else ""
 
 
 def scenarios(entries: Sequence[ShownRun]) -> str:
@@ -159,4 +238,4 @@ def scenarios(entries: Sequence[ShownRun]) -> str:
         values = [tree.get(path, NONE) for tree in trees]
         if path != "name" and any(value != values[0] for value in values):
             rows.append([path, *(str(value) for value in values)])
-    return Table([Column(head, align="left") for head in ("Key", *(entry.name for entry in entries))], rows).html("differences")
+    return _frozen(Table([Column(head, align="left") for head in ("Key", *(entry.name for entry in entries))], rows).html("differences"))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from parsim.columns import visible
 from parsim.report.page import comparison, sections
-from parsim.report.page.comparison import ShownRun
+from parsim.report.page.comparison import Banner, ShownRun
 from parsim.report.page.markup import details, section
 from parsim.report.page.payload import Payload, payload, text
 from parsim.report.page.sections import money
@@ -27,10 +27,13 @@ if TYPE_CHECKING:
 _SCRIPTS = ("columns.js", "model.js", "painter.js", "charts.js", "timeline.js", "tables.js", "main.js")
 
 
-def page(entries: Sequence[tuple[str, Report]], missing: Sequence[tuple[str, str]] = (), name: str = "") -> str:
+def page(
+    entries: Sequence[tuple[str, Report]], missing: Sequence[tuple[str, str]] = (), name: str = "", banner: Banner | None = None
+) -> str:
     """The page of one (name, report), or of several beside each other, the first being what the others are compared with.
 
-    `missing` are runs without a report: (name, why); `name` is what a comparison is called. Raises ValueError without an entry.
+    `missing` are runs without a report: (name, why); `name` is what a comparison is called, `banner` its answer. Raises ValueError
+    without an entry.
     """
     if not entries:
         raise ValueError("a page needs at least one report")
@@ -40,7 +43,7 @@ def page(entries: Sequence[tuple[str, Report]], missing: Sequence[tuple[str, str
         data.facts["name"] = entry.name
     title = name or " · ".join(dict.fromkeys(entry.name for entry in runs))
     alone = len(runs) == 1 and not missing
-    body = _one(runs[0], payloads[0]) if alone else _several(runs, payloads, missing)
+    body = _one(runs[0], payloads[0]) if alone else _several(runs, payloads, missing, banner)
     parts = {
         "title": escape(visible(title)),
         "style": _read("assets/uplot.min.css") + _read("page/page.css"),
@@ -89,21 +92,20 @@ def _weeks_title(report: Report) -> str:
     return "" if report.training_run is None else report.training_run.title
 
 
-def _several(entries: Sequence[ShownRun], payloads: Sequence[Payload], missing: Sequence[tuple[str, str]]) -> str:
-    verdicts = "".join(sections.verdict(entry.report, entry.name) for entry in entries)
+def _several(entries: Sequence[ShownRun], payloads: Sequence[Payload], missing: Sequence[tuple[str, str]], banner: Banner | None) -> str:
     each = "".join(
         details(
             entry.name,
-            f"<p>{escape(recipe(entry.report.measured))}</p>{sections.warnings(entry.report)}{sections.critical_path(entry.report)}"
-            f"{topology(entry.report)}<h3>Assumptions</h3>{sections.assumptions(entry.report)}",
+            f"<p>{escape(recipe(entry.report.measured))}</p>{sections.verdict(entry.report)}{sections.warnings(entry.report)}"
+            f"{sections.critical_path(entry.report)}{topology(entry.report)}<h3>Assumptions</h3>{sections.assumptions(entry.report)}",
         )
         for entry in entries
     )
     return "\n".join(
         (
-            f'<div class="verdicts">{verdicts}</div>',
+            "" if banner is None else banner.html(),
             "".join(f'<p class="warning">{escape(name)}: cannot be simulated, {escape(reason)}</p>' for name, reason in missing),
-            section("What changes", comparison.metrics(entries)),
+            section("Side by side", comparison.metrics(entries)),
             section("What is different", comparison.scenarios(entries)),
             section("Where the step goes", comparison.breakdowns(entries), "step"),
             section("Timelines", _timeline(payloads), "timeline-section"),
