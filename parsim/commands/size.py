@@ -1,6 +1,7 @@
 """``parsim size``: a target in, a purchase out.
 
-Exit codes: 0 if something can do it, 2 for a question that cannot be asked, 3 if nothing that was looked at can.
+Exit codes: 0 if something can do it, 2 for a question that cannot be asked, 3 if nothing that was looked at can, 130 if it was interrupted
+(what was found is printed and kept).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import typer
 from parsim.terminal import Debug, Json, TrustCode, progress, say, say_json
 
 if TYPE_CHECKING:
+    from parsim.study.size.answer import Improvement
     from parsim.study.size.size import Answer
 
 Several = list[str] | None
@@ -67,12 +69,21 @@ def size(
             "--set", metavar="KEY=VALUE,VALUE...", help="Scenario keys; several values are several machines: cluster.set.node.nics=1,8."
         ),
     ] = None,
+    variability: Annotated[
+        Several,
+        typer.Option(
+            metavar="[NAME=]PROFILE", help="Rank by the disturbed step: typical | bad | ..., or a mapping; default: nothing varies."
+        ),
+    ] = None,
+    runs: Annotated[int | None, typer.Option(min=1, help="Disturbed steps of each candidate; default: 11.")] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Rows of each machine; default: 3.")] = None,
     exhaustive: Annotated[
         bool, typer.Option("--exhaustive", help="Simulate every candidate instead of bounding them away (slow).")
     ] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one per CPU.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write size.json, size.txt and figures there.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write size.html (a page to pass on), size.json, size.txt and figures there.")
+    ] = None,
     save: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write the scenario of each machine's best there, for `parsim run`.")
     ] = None,
@@ -91,9 +102,17 @@ def size(
         "precision": precision, "software": software, "recompute": recompute, "schedule": schedule, "sharding": sharding,
         "gpu_hour": named_values(gpu_hour), "buy": named_values(buy), "years": years, "power_price": power_price, "pue": pue, "mtbf": mtbf,
         "checkpoint_time": checkpoint_time, "restart_time": restart_time, "goodput": goodput, "set": set_values(set_),
-        "top": top, "exhaustive": exhaustive or None,
+        "top": top, "variability": named_values(variability), "runs": runs, "exhaustive": exhaustive or None,
     }  # fmt: skip
-    answer = answered(model, trust_code=trust_code, workers=workers, watch=partial(progress, "Sizing machines", quiet=quiet), **flags)
+
+    def better(one: Improvement) -> None:
+        from parsim.study.size.text import improvement
+
+        if not (as_json or quiet):
+            say(improvement(one))
+
+    watch = partial(progress, "Sizing machines", quiet=quiet)
+    answer = answered(model, trust_code=trust_code, workers=workers, watch=watch, improved=better, **flags)
     written = _write(answer, out, save)
     if as_json:
         from parsim.study.size.answer import document
@@ -103,6 +122,8 @@ def size(
         from parsim.study.size.text import text
 
         say(text(answer) + "".join(f"\n\n{line}" for line in written))
+    if answer.interrupted:
+        raise typer.Exit(130)
     if not answer.ranked:
         raise typer.Exit(3)
 

@@ -21,7 +21,7 @@ def test_json_files_and_scenarios(tmp_path: Path, capsys: pytest.CaptureFixture[
     document = json.loads(capsys.readouterr().out)
     assert document["recipe"]["global_batch"] == 64
     assert document["ranked"][0]["gpus"] == 8
-    assert sorted(path.name for path in out.iterdir()) == ["gpus-time.svg", "size.json", "size.txt", "time-cost.svg"]
+    assert sorted(path.name for path in out.iterdir()) == ["gpus-time.svg", "size.html", "size.json", "size.txt", "time-cost.svg"]
     assert json.loads((out / "size.json").read_text(encoding="utf-8")) == document
     (scenario,) = saved.iterdir()
     assert execute(["run", str(scenario), "--json"]) == 0

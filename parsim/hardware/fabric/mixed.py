@@ -162,6 +162,6 @@ def _price(prices: Sequence[tuple[Price | None, int]]) -> Price | None:
     mean = math.fsum(price.gpu_hour * gpus for price, gpus in known) / math.fsum(gpus for _, gpus in known)
     parts = " + ".join(f"{gpus} GPUs at {price.gpu_hour:g}" for price, gpus in known)
     sources = "; ".join(dict.fromkeys(price.source for price, _ in known if price.source))
-    return Price(
-        mean, known[0][0].currency, min(price.date for price, _ in known), f"mean of {parts}" + (f" ({sources})" if sources else "")
-    )
+    kinds = {price.kind for price, _ in known}
+    source = f"mean of {parts}" + (f" ({sources})" if sources else "")
+    return Price(mean, known[0][0].currency, min(price.date for price, _ in known), source, kinds.pop() if len(kinds) == 1 else "")

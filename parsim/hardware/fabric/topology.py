@@ -34,6 +34,10 @@ _LARGEST_MACHINE = 10_000
 _RANGE = re.compile(r"(.*?)([0-9]+)\.\.([0-9]+)")
 
 
+PRICE_KINDS = ("on-demand", "reserved", "spot")
+"""contracts under which GPUs are rented; prices of two kinds are not compared without a word"""
+
+
 class Price(NamedTuple):
     """What one GPU costs per hour, when and where it was asked."""
 
@@ -41,6 +45,8 @@ class Price(NamedTuple):
     currency: str = "USD"
     date: str = ""
     source: str = ""
+    kind: str = ""
+    """one of `PRICE_KINDS`; empty: the file does not say"""
 
 
 @dataclass(slots=True)
@@ -169,7 +175,10 @@ def _price(top: Tree) -> Price | None:
         return None
     tree = top.child("price")
     source = tree.text("source", "")
-    price = Price(tree.number("gpu_hour"), tree.text("currency", "USD"), str(tree.raw("date", "")), source)
+    kind = tree.text("kind", "")
+    if kind and kind not in PRICE_KINDS:
+        tree.fail("kind", f"unknown kind of price {kind!r}", closest(kind, PRICE_KINDS))
+    price = Price(tree.number("gpu_hour"), tree.text("currency", "USD"), str(tree.raw("date", "")), source, kind)
     if not price.date:
         tree.fail("date", "a price needs the date it was valid", "for example date: 2026-11-01")
     tree.close()

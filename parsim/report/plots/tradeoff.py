@@ -217,8 +217,14 @@ def _shared_area(one: Bbox, other: Bbox) -> float:
 
 
 _COLOURS = (style.BLUE, style.ORANGE, style.GREEN, style.PURPLE, style.SKY, style.YELLOW)
-_NUMBER_PLACES = ((12, 8), (12, -8), (-12, 8), (-12, -8), (0, 11), (0, -11), (20, 0), (-20, 0), (20, 16), (-20, 16), (20, -16), (-20, -16))
+_NUMBER_PLACES = tuple(
+    (across * out, up * out)
+    for out in (1.0, 1.4, 1.9)
+    for across, up in ((14, 8), (14, -8), (-14, 8), (-14, -8), (0, 12), (0, -12), (21, 0), (-21, 0))
+)
 """where a number may stand beside its point [pt], best first"""
+_BEST_PLACES = tuple((across, up) for up in (-16, 18, -28, 30, -42, 44, -58, 60) for across in (0, -50, 50))
+"""where the name of the best may stand"""
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
@@ -236,6 +242,8 @@ class Option(NamedTuple):
     """meets deadline and budget"""
     front: bool = False
     """no other is better in both"""
+    best: bool = False
+    """the one that is recommended"""
 
 
 class Limits(NamedTuple):
@@ -276,8 +284,7 @@ def _sizing_figure(options: Sequence[Option], what: Literal["cost", "days"], nam
         ax.set_xlim(0.0, 1.12 * max([_at(one, what)[0] for one in options], default=1.0))
         ax.set_ylim(0.0, 1.15 * max([_top(one, what) for one in options], default=1.0))
         legend(figure, entries_of(ax), width, above)
-        if what == "cost":
-            _number_points(figure, ax, options)
+        _label_options(figure, ax, options, what)
     return figure
 
 
@@ -290,7 +297,7 @@ def _top(one: Option, what: str) -> float:
 
 
 def _draw_machine(ax: Axes, options: Sequence[Option], place: int, what: str) -> None:
-    """A machine's configurations by number of GPUs; hollow: not within deadline and budget."""
+    """A machine's configurations by number of GPUs; hollow: not within deadline and budget; ringed: the best."""
     colour, marker = _COLOURS[place % len(_COLOURS)], _MARKERS[place % len(_MARKERS)]
     points = [_at(one, what) for one in options]
     ax.plot([x for x, _ in points], [y for _, y in points], color=colour, linewidth=0.8, linestyle=":", zorder=1)
@@ -314,23 +321,35 @@ def _draw_machine(ax: Axes, options: Sequence[Option], place: int, what: str) ->
         ax.plot([], [], color=style.GREY, linewidth=2.2, alpha=0.6, label="80 % of published runs alike")
 
 
-def _number_points(figure: Figure, ax: Axes, options: Sequence[Option]) -> None:
-    """GPUs beside the points, where they cover nothing."""
+def _label_options(figure: Figure, ax: Axes, options: Sequence[Option], what: Literal["cost", "days"]) -> None:
+    """The best by its name, and beside points of time and cost their GPUs, where they cover nothing: what finds no room is left out."""
     figure.draw_without_rendering()
-    half = 4.0 * figure.dpi / 72.0
-    spots = [ax.transData.transform(_at(one, "cost")) for one in options]
+    half = 4.5 * figure.dpi / 72.0
+    spots = [ax.transData.transform(_at(one, what)) for one in options]
     taken = [Bbox.from_bounds(x - half, y - half, 2 * half, 2 * half) for x, y in spots]
-    for one in options:
+    frame = ax.get_window_extent()
+    for one in sorted(options, key=lambda option: (not option.best, not option.front)):
+        if one.best:
+            ax.plot(
+                *([value] for value in _at(one, what)), linestyle="none", marker="o", markersize=13, markerfacecolor="none",
+                markeredgecolor=style.INK, markeredgewidth=1.4, zorder=4,
+            )  # fmt: skip
+        elif what == "days":
+            continue
         text = ax.annotate(
-            number(one.gpus), _at(one, "cost"), xytext=_NUMBER_PLACES[0], textcoords="offset points", fontsize="x-small", color=style.INK,
-            zorder=4, ha="center", va="center", bbox={"facecolor": (style.PAPER, 0.7), "edgecolor": "none", "pad": 0.2},
+            f"best: {one.machine}, {number(one.gpus)} GPUs" if one.best else number(one.gpus), _at(one, what), xytext=(0, 0),
+            textcoords="offset points", fontsize="small" if one.best else "x-small", weight="bold" if one.best else "normal",
+            color=style.INK, zorder=5, ha="center", va="center", bbox={"facecolor": (style.PAPER, 0.7), "edgecolor": "none", "pad": 0.2},
         )  # fmt: skip
-        for place in _NUMBER_PLACES:
+        for place in _BEST_PLACES if one.best else _NUMBER_PLACES:
             text.set_position(place)
             box = text.get_window_extent()
-            if not any(box.overlaps(other) for other in taken):
+            inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
+            if inside and not any(box.overlaps(other) for other in taken):
+                taken.append(box)
                 break
-        taken.append(box)
+        else:
+            text.remove()
 
 
 def _draw_front(ax: Axes, options: Sequence[Option], what: str) -> None:

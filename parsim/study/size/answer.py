@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from parsim.errors import Finding
+from parsim.study.size.prices import PriceTag
 from parsim.study.size.question import Assumed, Question, Recipe
+from parsim.study.size.recommendation import recommendation
 from parsim.study.size.search import Tally
 from parsim.study.size.strategies import Configuration
 from parsim.study.size.ties import Tie, ties
@@ -41,6 +43,8 @@ class Sized:
     """idle GPUs and better counts, axes"""
     assumed: tuple[Assumed, ...] = ()
     """what the scenarios assume about prices, power and failures"""
+    price: PriceTag | None = None
+    """None: it has none"""
 
     @property
     def tally(self) -> Tally:
@@ -57,6 +61,15 @@ class Sized:
 
 
 @dataclass(frozen=True)
+class Improvement:
+    """A configuration that is possible, and better than all before it."""
+
+    after: float
+    """since the search began [s]"""
+    found: Configuration
+
+
+@dataclass(frozen=True)
 class AnswerData:
     """To a question."""
 
@@ -64,6 +77,8 @@ class AnswerData:
     recipe: Recipe
     parameters: int
     machines: tuple[Sized, ...]
+    interrupted: bool = False
+    """the user ended it before everything was looked at"""
 
     def document(self) -> dict[str, Any]:
         """As `parsim size --json` prints it."""
@@ -85,6 +100,11 @@ class AnswerData:
         return ranking([one for sized in self.machines for one in sized.possible], self.question.minimise)
 
     @property
+    def prices(self) -> list[PriceTag]:
+        """Of the machines that have one."""
+        return [sized.price for sized in self.machines if sized.price is not None]
+
+    @property
     def warnings(self) -> list[Finding]:
         """Each once."""
         return list({finding.message: finding for sized in self.machines for one in sized.found for finding in one.warnings}.values())
@@ -94,6 +114,12 @@ class AnswerData:
         """Each once."""
         assumed = [*self.recipe.assumed, *(one for sized in self.machines for one in sized.assumed)]
         return list({(one.name, one.value): one for one in assumed}.values())
+
+
+def possible_of(configurations: Iterable[Configuration], question: Question) -> tuple[Configuration, ...]:
+    """Those that meet the deadline and the budget of a question, the best first."""
+    budget = None if question.budget is None else question.budget.amount
+    return tuple(ranking([one for one in configurations if one.meets(question.deadline, budget)], question.minimise))
 
 
 def ranking(configurations: list[Configuration], minimise: str) -> list[Configuration]:
@@ -128,6 +154,9 @@ def document(answer: AnswerData) -> dict[str, Any]:
             "checkpoint_time_s": answer.recipe.checkpoint_time,
         },
         "parameters": answer.parameters,
+        "recommendation": recommendation(answer).sentence,
+        "interrupted": answer.interrupted,
+        "prices": [tag.document() for tag in answer.prices],
         "ranked": [one.document() for one in answer.ranked],
         "ties": [tie.document() for tie in answer.ties],
         "machines": [_machine(sized) for sized in answer.machines],

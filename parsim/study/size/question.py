@@ -47,6 +47,8 @@ class Machine:
     purchase: Purchase | None = None
     gpus: tuple[int, ...] = ()
     """counts to look at; empty: as many as it takes"""
+    variability: Mapping[str, Any] | None = None
+    """section of the scenario; None: nothing varies on it"""
 
     def document(self) -> Mapping[str, Any]:
         """What was asked about the machine, as JSON has it."""
@@ -54,6 +56,7 @@ class Machine:
             "machine": self.label, "topology": self.topology, "set": dict(self.settings), "gpus": list(self.gpus) or None,
             "gpu_hour": None if self.gpu_hour is None else str(self.gpu_hour),
             "buy": None if self.purchase is None else f"{self.purchase.price}/{self.purchase.per}",
+            **({} if self.variability is None else {"variability": dict(self.variability)}),
         }  # fmt: skip
 
 
@@ -96,8 +99,15 @@ class Question:
     exhaustive: bool = False
     """simulate every candidate instead of bounding them away"""
     currency: str = "USD"
+    runs: int | None = None
+    """disturbed steps of each configuration, where anything varies"""
     trust_code: bool = False
     """whether Python files that its keys name may run"""
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether configurations are ranked by disturbed steps."""
+        return any(machine.variability is not None for machine in self.machines)
 
     def document(self) -> Mapping[str, Any]:
         """What was asked, as JSON has it: keys as in a file, but for machines, which say what is theirs."""
@@ -106,7 +116,7 @@ class Question:
             document["days"] = self.deadline / 86400.0
         if self.budget is not None:
             document["budget"] = str(self.budget)
-        for key in ("sequence_length", "global_batch", "precision", "max_gpus", "pue", "goodput", "years"):
+        for key in ("sequence_length", "global_batch", "precision", "max_gpus", "pue", "goodput", "years", "runs"):
             if (value := getattr(self, key)) is not None:
                 document[key] = value
         for key, value in (("mtbf", self.mtbf), ("checkpoint_time", self.checkpoint_time), ("restart_time", self.restart_time)):

@@ -15,7 +15,8 @@ from parsim.scenario.sold import one_machine, oversold
 from parsim.scenario.values import did_you_mean, shown
 from parsim.scenario.yaml_tree import Origin
 from parsim.study.axes import short_keys, split_values
-from parsim.study.size.question import OBJECTIVES, RECOMPUTE, SCHEDULES, SHARDING, Machine, Money, Purchase, Question, parse_money
+from parsim.study.size import entries
+from parsim.study.size.question import OBJECTIVES, RECOMPUTE, SCHEDULES, SHARDING, Machine, Money, Question, parse_money
 
 T = TypeVar("T")
 MARK = "size"
@@ -24,11 +25,12 @@ KEYS = (
     "model", "tokens", "on", "days", "hours", "budget", "minimise", "sequence_length", "global_batch", "micro_batch", "precision",
     "software", "recompute", "schedule", "sharding",
     "gpus", "max_gpus", "gpu_hour", "buy", "years", "power_price", "pue", "mtbf", "checkpoint_time",
-    "restart_time", "goodput", "set", "top", "exhaustive",
+    "restart_time", "goodput", "set", "top", "exhaustive", "variability", "runs",
 )  # fmt: skip
 _DAY, _HOUR = 86400.0, 3600.0
 _MOST_GPUS = 1_000_000
-_NAMED = ("gpu_hour", "buy", "gpus")
+_MOST_RUNS = 1000
+_NAMED = ("gpu_hour", "buy", "gpus", "variability")
 """keys that may have a value for each machine"""
 
 
@@ -132,9 +134,9 @@ class _Reader:
         if tokens is not None and tokens < 1:
             self.problem("tokens", "nothing is trained on less than one token", self.tree["tokens"])
         words: dict[str, Any] = {
-            "minimise": self.read("minimise", _one_of(OBJECTIVES)), "recompute": self.read("recompute", _some_of(RECOMPUTE)),
-            "schedules": self.read("schedule", _some_of(SCHEDULES)), "sharding": self.read("sharding", _some_of(SHARDING)),
-            "precision": self.read("precision", _text), "software": self.read("software", self._software),
+            "minimise": self.read("minimise", entries.one_of(OBJECTIVES)), "recompute": self.read("recompute", entries.some_of(RECOMPUTE)),
+            "schedules": self.read("schedule", entries.some_of(SCHEDULES)), "sharding": self.read("sharding", entries.some_of(SHARDING)),
+            "precision": self.read("precision", entries.text), "software": self.read("software", self._software),
         }  # fmt: skip
         numbers = self._numbers()
         currency = self._currency(machines, budget, numbers["power_price"])
@@ -152,16 +154,18 @@ class _Reader:
         )
 
     def _numbers(self) -> dict[str, Any]:
+        whole, number = entries.whole, entries.number
         readers: dict[str, Callable[[Any], Any]] = {
-            "sequence_length": _whole(1, 2**30), "global_batch": _batch, "micro_batch": _wholes(2**20), "max_gpus": _whole(1, _MOST_GPUS),
-            "power_price": lambda value: parse_money(value, "0.10 USD"), "pue": _number(1.0, 10.0), "mtbf": _time, "checkpoint_time": _time,
-            "restart_time": _time, "goodput": _share, "years": _number(0.01, 100.0), "top": _whole(1, 1000), "exhaustive": _flag,
+            "sequence_length": whole(1, 2**30), "global_batch": entries.batch, "micro_batch": entries.wholes(2**20),
+            "max_gpus": whole(1, _MOST_GPUS), "power_price": lambda value: parse_money(value, "0.10 USD"), "pue": number(1.0, 10.0),
+            "mtbf": entries.time, "checkpoint_time": entries.time, "restart_time": entries.time, "goodput": entries.share,
+            "years": number(0.01, 100.0), "runs": whole(1, _MOST_RUNS), "top": whole(1, 1000), "exhaustive": entries.flag,
         }  # fmt: skip
         numbers = {key: self.read(key, convert) for key, convert in readers.items()}
         return {"micro_batches": numbers.pop("micro_batch"), **numbers}
 
     def _deadline(self) -> float | None:
-        days, hours = self.read("days", _positive), self.read("hours", _positive)
+        days, hours = self.read("days", entries.positive), self.read("hours", entries.positive)
         if days is not None and hours is not None:
             self.problem("hours", "days and hours are both given", self.tree["hours"], "give one of them")
         return days * _DAY if days is not None else hours * _HOUR if hours is not None else None
@@ -178,7 +182,7 @@ class _Reader:
 
     def _model(self, folder: str | None) -> Callable[[Any], str]:
         def convert(value: Any) -> str:
-            name = _text(value)
+            name = entries.text(value)
             try:
                 path = files.find("models", name, None if folder is None else Path(folder) / "question.yaml")
             except ScenarioError as error:
@@ -189,7 +193,7 @@ class _Reader:
 
     def _software(self, value: Any) -> str:
         try:
-            path = files.find("software", _text(value))
+            path = files.find("software", entries.text(value))
         except ScenarioError as error:
             raise ValueError(_said(error)) from None
         return path.stem if files.is_shipped(path) else str(path)
@@ -197,7 +201,7 @@ class _Reader:
     # -- machines -----------------------------------------------------------------------------------------------------
 
     def _machines(self, folder: str | None) -> tuple[Machine, ...]:
-        names = self.read("on", lambda value: [_text(item) for item in _items(value)]) or []
+        names = self.read("on", lambda value: [entries.text(item) for item in entries.items(value)]) or []
         known: dict[str, str] = {}
         for name in names:
             if names.count(name) > 1 and name not in known:
@@ -209,12 +213,15 @@ class _Reader:
         machines = []
         for name, topology in known.items():
             rent = self._value("gpu_hour", each["gpu_hour"].get(name), parse_money)
-            bought = self._value("buy", each["buy"].get(name), _purchase)
-            counts = self._value("gpus", each["gpus"].get(name), _wholes(_MOST_GPUS))
+            bought = self._value("buy", each["buy"].get(name), entries.purchase)
+            counts = self._value("gpus", each["gpus"].get(name), entries.wholes(_MOST_GPUS))
+            varied = self._value("variability", each["variability"].get(name), entries.variability)
+            if varied is None and self.tree.get("variability") is None and self.tree.get("runs") is not None:
+                varied = {"profile": entries.TYPICAL}
             if rent is not None and bought is not None:
                 self.problem("buy", f"{name} is rented and bought", None, "give one of the two prices")
             for settings, words in variants:
-                machines.append(Machine(" ".join((name, *words)), topology, settings, rent, bought, counts or ()))
+                machines.append(Machine(" ".join((name, *words)), topology, settings, rent, bought, counts or (), varied))
         return tuple(machines)
 
     def _topology(self, name: str, folder: str | None) -> str | None:
@@ -245,7 +252,7 @@ class _Reader:
         value = self.tree.get(key)
         if value is None:
             return {}
-        if not isinstance(value, Mapping):
+        if not isinstance(value, Mapping) or (key == "variability" and not any(name in names for name in value)):
             return dict.fromkeys(names, value)
         for name in value:
             if name not in names:
@@ -304,96 +311,3 @@ def set_values(texts: Iterable[str] | None) -> dict[str, Any] | None:
 def _said(error: ScenarioError) -> str:
     first = error.findings[0]
     return f"{first.message}; {first.suggestion}" if first.suggestion else first.message
-
-
-def _items(value: Any) -> list[Any]:
-    if isinstance(value, str):
-        return split_values(value)
-    return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{shown(value)} is not a name")
-    return value.strip()
-
-
-def _one_of(words: Sequence[str]) -> Callable[[Any], str]:
-    def convert(value: Any) -> str:
-        if value not in words:
-            raise ValueError(f"{shown(value)} is not one of {', '.join(words)}")
-        return str(value)
-
-    return convert
-
-
-def _some_of(words: Sequence[str]) -> Callable[[Any], tuple[str, ...]]:
-    one = _one_of(words)
-    return lambda value: tuple(dict.fromkeys(one(item) for item in _items(value)))
-
-
-def _whole(least: int, most: int) -> Callable[[Any], int]:
-    def convert(value: Any) -> int:
-        number = units.parse(value, "count")
-        if not isinstance(number, int) or not least <= number <= most:
-            raise ValueError(f"{shown(value)} is not a whole number from {least:,} to {most:,}")
-        return number
-
-    return convert
-
-
-def _wholes(most: int) -> Callable[[Any], tuple[int, ...]]:
-    one = _whole(1, most)
-    return lambda value: tuple(sorted({one(item) for item in _items(value)}))
-
-
-def _number(least: float, most: float) -> Callable[[Any], float]:
-    def convert(value: Any) -> float:
-        number = float(units.parse(value, "count"))
-        if not least <= number <= most:
-            raise ValueError(f"{shown(value)} is not a number from {least:g} to {most:g}")
-        return number
-
-    return convert
-
-
-def _positive(value: Any) -> float:
-    try:
-        number = float(units.parse(value, "count"))
-    except ValueError:
-        number = 0.0
-    if not 0 < number <= 1e6:
-        raise ValueError(f"{shown(value)} is not a number above 0, to 1e6; write for example 60")
-    return number
-
-
-def _share(value: Any) -> float:
-    number = float(units.parse(value, "count"))
-    if not 0 < number <= 1:
-        raise ValueError(f"{shown(value)} is not a share above 0, to 1")
-    return number
-
-
-def _time(value: Any) -> float:
-    return float(units.parse(value, "time"))
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{shown(value)} is neither true nor false")
-    return value
-
-
-def _batch(value: Any) -> int | str:
-    count, noun = units.parse_counted(value)
-    if noun not in ("", "token", "sequence", "sample") or not isinstance(count, int) or count < 1:
-        raise ValueError(f"{shown(value)} is no batch; write samples, or for example '4M tokens'")
-    return f"{count} tokens" if noun == "token" else count
-
-
-def _purchase(value: Any) -> Purchase:
-    text, slash, unit = str(value).partition("/")
-    unit = unit.strip().lower() if slash else "gpu"
-    if unit not in ("gpu", "node"):
-        raise ValueError(f"{shown(value)}: a price is per gpu or per node; write '30000 USD/gpu' or '300000 USD/node'")
-    return Purchase(parse_money(text, "30000 USD/gpu"), unit)

@@ -18,11 +18,12 @@ from parsim.report.economics import Economics
 from parsim.report.estimate import Confidence
 from parsim.run import economics_of, simulate
 from parsim.scenario.built import Built
-from parsim.scenario.confidence import confidence
+from parsim.scenario.confidence import Features, confidence, features
 from parsim.scenario.load import load, put
 from parsim.scenario.neighbours import Neighbours
 from parsim.study.search.bounds import Bounder
 from parsim.study.search.search import Best, Search
+from parsim.study.size.disturb import RUNS, disturbed
 from parsim.study.size.question import Machine, Question, Recipe
 from parsim.study.size.strategies import Configuration, Strategy
 
@@ -96,6 +97,7 @@ class Candidates:
     """machines that are there in any case; None: as many as a strategy needs"""
     _bounder: Bounder = field(default_factory=Bounder)
     _around: dict[tuple[int, int | None], Neighbours] = field(default_factory=dict)
+    _ratios: dict[Features, float] = field(default_factory=dict)
     _built: dict[tuple[Strategy, int | None], Built | str] = field(default_factory=dict)
 
     def tree(self, strategy: Strategy) -> dict[str, Any]:
@@ -185,7 +187,12 @@ class Candidates:
     def _ratio(self, strategy: Strategy) -> float:
         """Estimated over simulated step; known before a simulation, so that a bound of one is a bound of the other."""
         built = self.built(strategy)
-        return 1.0 if isinstance(built, str) else Confidence(**confidence(built)).step_ratio
+        if isinstance(built, str) or self.question.disturbed:
+            return 1.0
+        alike = features(built)  # all else that confidence depends on is the same for the whole question
+        if alike not in self._ratios:
+            self._ratios[alike] = Confidence(**confidence(built)).step_ratio
+        return self._ratios[alike]
 
     def tight(self, strategy: Strategy) -> float:
         """The better bound [s]."""
@@ -198,25 +205,28 @@ class Candidates:
         return None if isinstance(built, str) else economics_of(built)
 
     def simulate(self, strategy: Strategy) -> Configuration:
-        """What `parsim run` finds."""
+        """What `parsim run` finds, undisturbed. Where anything varies, published runs correct nothing, as in a report."""
         tree = self.tree(strategy)
         report = simulate(tree, trust_code=self.question.trust_code)
         economics = report.measured.economics
         if economics is None:  # unreachable: tokens are in every tree
             raise ScenarioError("the scenario has no economics")
         sure, estimate = report.measured.confidence, report.estimate
+        plain = self.question.disturbed
+        if plain:
+            sure = sure.disturbed()
         peaks = estimate.peak_band_bytes
         return Configuration(
             machine=self.machine.label,
             strategy=strategy,
             nodes=economics.nodes,
             gpus=economics.billed_gpus,
-            step_time=estimate.step_time_s,
+            step_time=report.step_time if plain else estimate.step_time_s,
             simulated_step_time=report.step_time,
             fits=report.fits,
             peak=report.peak_memory,
             headroom=report.headroom,
-            mfu=estimate.mfu,
+            mfu=report.mfu if plain else estimate.mfu,
             limiter_kind=report.limiter_kind,
             limiter=report.limiter,
             economics=economics,
@@ -231,6 +241,13 @@ class Candidates:
             tree=tree,
             warnings=tuple(report.measured.warnings),
         )
+
+    def disturbed(self, one: Configuration) -> Configuration:
+        """The same with the median of disturbed steps, where anything varies on this machine."""
+        varied = self.machine.variability
+        if varied is None:
+            return one
+        return disturbed(one, varied, self.question.runs or RUNS, trust_code=self.question.trust_code)
 
     def floor(self, gpus: int) -> float:
         """No step on so many GPUs is shorter: its matrix products at the peak of all of them [s]."""

@@ -20,13 +20,15 @@ from parsim.report.quantities import number
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
 from parsim.scenario.load import load, put
-from parsim.study.size.answer import AnswerData, Looked, Sized, ranking
+from parsim.study.size.answer import AnswerData, Improvement, Looked, Sized, possible_of
+from parsim.study.size.asking import Asking
+from parsim.study.size.prices import PriceTag, price_tag
 from parsim.study.size.question import Assumed, Machine, Question, Recipe, recipe, without_tokens
 from parsim.study.size.reading import asked
 from parsim.study.size.search import Candidates, Fastest, Tally, fastest
 from parsim.study.size.strategies import DAY, Configuration, Strategies
+from parsim.study.size.telling import Tell, sizes
 from parsim.study.size.text import text
-from parsim.study.variants import in_order
 
 MOST_GPUS = 16384
 """looked at where the question names no maximum"""
@@ -47,11 +49,18 @@ class Answer(AnswerData):
 
 
 def size(
-    question: Question | str, *, workers: int | None = None, watch: Watch | None = None, trust_code: bool = False, **keys: Any
+    question: Question | str,
+    *,
+    workers: int | None = None,
+    watch: Watch | None = None,
+    improved: Callable[[Improvement], None] = lambda _: None,
+    trust_code: bool = False,
+    **keys: Any,
 ) -> Answer:
     """Answer a question: one that was read, the name of a model, or a file; `keys` are those of a file's ``size:``.
 
-    Works on one kind of machine per process, `workers` at a time (None: one per CPU). `trust_code` lets the Python files run that
+    Works on one kind of machine per process, `workers` at a time (None: one per CPU). `improved` hears of every configuration that is
+    better than all before it. KeyboardInterrupt ends the search; what was found is kept. `trust_code` lets the Python files run that
     ``set`` names.
 
     Raises:
@@ -75,18 +84,24 @@ def size(
     model = probes[0].model
     training = recipe(question, model)
     question = replace(question, minimise=question.minimise or _usual(question, probes))
-    came = in_order(partial(size_machine, question, training), question.machines, workers, lost=_lost)
-    sized = came if watch is None else watch(came, len(question.machines))
-    return Answer(question, training, parameter_count(model), tuple(sized))
+    prices = [_price(question, machine, probe) for machine, probe in zip(question.machines, probes, strict=True)]
+    asking = Asking(question, prices, improved)
+    came = sizes(partial(size_machine, question, training), question.machines, workers, asking.hear)
+    try:
+        interrupted = asking.take(came if watch is None else watch(came, len(question.machines)))
+    finally:
+        came.close()
+    return Answer(question, training, parameter_count(model), asking.machines(), interrupted)
 
 
-def size_machine(question: Question, training: Recipe, machine: Machine) -> Sized:
-    """What is possible on one kind of machine."""
-    return _Walk(question, training, machine).sized()
+def size_machine(question: Question, training: Recipe, machine: Machine, tell: Tell = lambda _, __: None) -> Sized:
+    """What is possible on one kind of machine; `tell` hears of every number of GPUs as it is looked at."""
+    return _Walk(question, training, machine, tell).sized()
 
 
-def _lost(machine: Machine, reason: str) -> Sized:
-    return Sized(machine.label, (), (), (), reason)
+def _price(question: Question, machine: Machine, probe: Built) -> PriceTag | None:
+    """The price that counts, if it is in the currency of the question."""
+    return price_tag(machine, probe.cluster.price if _has_example(probe, question) else None)
 
 
 def _usual(question: Question, probes: list[Built]) -> str:
@@ -114,6 +129,8 @@ def _probe(question: Question, machine: Machine) -> Built:
     }  # fmt: skip
     if question.precision is not None:
         put(tree, "training.precision", question.precision)
+    if machine.variability is not None:
+        tree["variability"] = {key: value for key, value in machine.variability.items() if key not in ("slow", "faults")}
     for key, value in machine.settings:
         put(tree, key, value)
     return build(load(tree, trust_code=question.trust_code))
@@ -122,11 +139,12 @@ def _probe(question: Question, machine: Machine) -> Built:
 class _Walk:
     """The numbers of GPUs of one kind of machine."""
 
-    def __init__(self, question: Question, training: Recipe, machine: Machine) -> None:
-        self.question, self.machine = question, machine
+    def __init__(self, question: Question, training: Recipe, machine: Machine, tell: Tell) -> None:
+        self.question, self.machine, self.tell = question, machine, tell
         probe = _probe(question, machine)
         model, cluster = probe.model, probe.cluster
         each = cluster.installed_gpus // cluster.nodes
+        self.price = _price(question, machine, probe)
         self.candidates = Candidates(question, machine, training, probe, each, _has_example(probe, question))
         layers = sum(block.kind not in OUTER for block in model.blocks)
         self.lattice = Strategies(
@@ -149,9 +167,10 @@ class _Walk:
         grid = self._fixed() if self.machine.gpus else self._free()
         looked = tuple(self.looked[gpus] for gpus in sorted(self.looked))
         configurations = [one.found for one in looked if one.found is not None]
-        possible = ranking([one for one in configurations if one.meets(self.question.deadline, self.budget)], self.question.minimise)
+        possible = possible_of(configurations, self.question)
         reason = "" if possible else self._reason(grid)
-        return Sized(self.machine.label, grid, looked, tuple(possible), reason, tuple(self.notes), self._assumed(configurations))
+        assumed = self._assumed(configurations)
+        return Sized(self.machine.label, grid, looked, possible, reason, tuple(self.notes), assumed, self.price)
 
     def _has_price(self) -> bool:
         machine = self.machine
@@ -217,9 +236,10 @@ class _Walk:
             second = fastest(with_recomputation.at(count), self.candidates, inf if exhaustive else limit, exhaustive=exhaustive)
             second.tally.add(choice.tally)
             choice = second
-        self.looked[count if key is None else key] = Looked(
-            count if key is None else key, choice.found, choice.tally, _nothing(choice, limit)
-        )
+        found = None if choice.found is None else self.candidates.disturbed(choice.found)
+        looked = Looked(count if key is None else key, found, choice.tally, _nothing(choice, limit))
+        self.looked[looked.gpus] = looked
+        self.tell(self.machine.label, looked)
 
     # -- limits ---------------------------------------------------------------------------------------------------------
 

@@ -162,6 +162,19 @@ _OF_80_PERCENT = 1.2816
 """standard deviations on each side of the mean that hold 80 % of a normal distribution"""
 
 
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Disturbed steps, whose median is the step of a configuration."""
+
+    count: int
+    least: float
+    """the shortest over the median"""
+    most: float
+    """the longest over the median"""
+    method: str = ""
+    """how they were found; empty: nothing is drawn, only known ranks are slow"""
+
+
 @dataclass(frozen=True, eq=False)
 class Configuration:
     """What `parsim run` finds for a candidate; a question's fixed goodput stretches time, energy and cost."""
@@ -173,9 +186,9 @@ class Configuration:
     gpus: int
     """installed in the machines, which are rented or bought whole; the strategy may leave some idle"""
     step_time: float
-    """estimated: the simulated step times `ratio` [s]"""
+    """estimated: the simulated step times `ratio`, or the median of disturbed steps [s]"""
     simulated_step_time: float
-    """[s]"""
+    """undisturbed [s]"""
     fits: bool
     peak: int
     """of the fullest device [B]"""
@@ -196,6 +209,8 @@ class Configuration:
     band: tuple[float, float] | None = None
     """factors between which 80 % of published runs like it lie around the estimate; None: there are none"""
     basis: str | None = None
+    runs: Runs | None = None
+    """None: nothing varies"""
     tight: bool = False
     """it fits, but 80 % of published peaks reach beyond the capacity"""
     stretch: float = 1.0
@@ -224,6 +239,11 @@ class Configuration:
     def days(self) -> float:
         """Of the whole training."""
         return self.seconds / DAY
+
+    @property
+    def spread(self) -> tuple[float, float] | None:
+        """Factors around the step: the band of published runs, or the shortest and the longest disturbed step; None where neither is."""
+        return self.band if self.runs is None else (self.runs.least, self.runs.most)
 
     @property
     def goodput(self) -> float:
@@ -288,7 +308,8 @@ class Configuration:
     def document(self) -> dict[str, Any]:
         """As JSON has it; s, B, J."""
         failures = self.economics.failures
-        return {
+        varied = {} if self.runs is None else {"variability": self._runs_document(self.runs)}
+        return varied | {
             "machine": self.machine, "nodes": self.nodes, "gpus": self.gpus, "idle_gpus": self.idle, "strategy": self.strategy.document(),
             "strategy_text": str(self.strategy), "step_time_s": self.simulated_step_time,
             "estimate": {"step_time_s": self.step_time, "of": "simulation" if self.band is None else "bands"},
@@ -305,6 +326,11 @@ class Configuration:
             "days_band": None if self.band is None else [self.days * factor for factor in self.band],
             "cost_band": None if self.band is None or self.cost is None else [self.cost_at(factor) for factor in self.band],
         }  # fmt: skip
+
+    def _runs_document(self, runs: Runs) -> dict[str, Any]:
+        times = {"nominal": self.simulated_step_time, "p50": self.step_time}
+        times |= {"least": self.step_time * runs.least, "most": self.step_time * runs.most}
+        return {"runs": runs.count, "step_time_s": times, "method": runs.method or None}
 
     def cost_at(self, factor: float) -> float:
         """Cost if a step takes `factor` times as long."""

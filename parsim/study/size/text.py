@@ -6,16 +6,19 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import fill
 
-from parsim.report.plots.figure import Kind, save
+from parsim.report.plots.figure import Drawing, Kind, save
 from parsim.report.plots.tradeoff import Limits, Option, gpus_time_figure, time_cost_figure
 from parsim.report.quantities import NONE, gib, number, percent
 from parsim.report.table import Column, Table
 from parsim.report.verdict import WORDS
 from parsim.report.write import write_together
 from parsim.study.fit_text import yaml_lines
-from parsim.study.size.answer import AnswerData, Sensitivity, Sized, document, front, ranking, sensitivity
+from parsim.study.size.answer import AnswerData, Improvement, Sensitivity, Sized, document, front, ranking, sensitivity
+from parsim.study.size.prices import basis
 from parsim.study.size.question import Question
+from parsim.study.size.recommendation import duration, machines_of, money, recommendation
 from parsim.study.size.strategies import Configuration
 from parsim.units import format_count, format_time
 
@@ -23,14 +26,18 @@ MWH = 3.6e9
 """joules"""
 _TELLING = 5e-4
 """a smaller change of what is minimised is no difference"""
+_WIDTH = 100
+"""columns of running text"""
 _UNKNOWN = "no published runs on such a GPU with such a strategy say how far off it may be"
 _WORDS = {"cost": "the cost", "gpus": "the number of GPUs", "energy": "the energy", "time": "the time"}
 
 
 def text(answer: AnswerData) -> str:
     """Everything for the terminal."""
+    said = recommendation(answer)
     parts = [
-        [_asked(answer)],
+        [fill(said.sentence, _WIDTH), *(fill(line, _WIDTH, initial_indent="  ", subsequent_indent="    ") for line in said.lines)],
+        [asked(answer)],
         _table(answer),
         list(_impossible(answer)),
         list(_sensitivity(answer)),
@@ -42,7 +49,14 @@ def text(answer: AnswerData) -> str:
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
 
-def _asked(answer: AnswerData) -> str:
+def improvement(one: Improvement) -> str:
+    """A line about what is best so far."""
+    cost = "" if one.found.cost is None else f" and {money(one.found.cost, one.found.economics.currency)}"
+    return f"{one.after:5.1f} s  best so far: {machines_of(one.found)}, {duration(one.found.seconds)}{cost}, {one.found.strategy}"
+
+
+def asked(answer: AnswerData) -> str:
+    """The question, and the recipe that it comes to, in a line."""
     question, recipe = answer.question, answer.recipe
     limits = []
     if question.deadline is not None:
@@ -57,11 +71,6 @@ def _asked(answer: AnswerData) -> str:
     )
 
 
-def money(amount: float, currency: str) -> str:
-    """``3.44M USD``."""
-    return f"{format_count(amount, digits=3) if amount >= 1e5 else f'{amount:,.0f}'} {currency}"
-
-
 def shown(answer: AnswerData) -> list[Configuration]:
     """The rows of the table: the best of every machine, `top` of each; all of them where the question gives the numbers of GPUs."""
     rows: list[Configuration] = []
@@ -74,7 +83,7 @@ def _table(answer: AnswerData) -> list[str]:
     """Two tables of the same rows, since one would be wider than a terminal."""
     rows = shown(answer)
     if not rows:
-        return ["Nothing that was looked at can do it."]
+        return []
     scale, prefix = _scale([one.cost for one in rows])
     unit = f"{prefix}{answer.question.currency}"
     best = set(front(answer.everything))
@@ -86,24 +95,28 @@ def _table(answer: AnswerData) -> list[str]:
     numbers = [Column("step", "s"), Column("days"), Column("GPU-hours"), Column("cost", unit), Column("MFU")]
     limited = Column("limited by", align="left", margin=1)
     lines = [Table([*words, *numbers, limited], [(place, *_what(one, scale)) for place, one in zip(places, rows, strict=True)]).text()]
+    lines += _disturbed(rows)
     if any(one.band is not None for one in rows):
         lines.append("steps, days and cost are estimates: what is simulated, corrected by the published runs that make the 80 % bands")
     if any(place.endswith("*") for place in places):
         lines.append(f"* nothing looked at is better in both time and {'cost' if any(one.cost is not None for one in rows) else 'GPUs'}")
+    if tags := answer.prices:
+        lines.append(f"cost: {basis(tags)}")
     lines += [tie.why for tie in answer.ties]
+    ends = "80 % of" if not answer.question.disturbed else "runs:"
     sure = (
         "GPUs",
         "goodput",
         "energy [MWh]",
         "head-room [GiB]",
-        "simulated step [s]",
-        "80 % of days",
-        f"80 % of cost [{unit}]",
+        f"{_clean(answer)} step [s]",
+        f"{ends} days",
+        f"{ends} cost [{unit}]",
         "confidence",
     )
     rest = [(place, *_how_sure(one, scale)) for place, one in zip(places, rows, strict=True)]
     lines += ["", Table([*words[:2], *map(Column, sure)], rest).text()]
-    lines += [f"{NONE}: {basis}" for basis in dict.fromkeys(one.basis or _UNKNOWN for one in rows if one.band is None)]
+    lines += [f"{NONE}: {why}" for why in dict.fromkeys(one.basis or _UNKNOWN for one in rows if one.band is None)]
     lines += _failures(rows[0])
     late = [place for place, one in zip(places, rows, strict=True) if _may_be_late(one, answer.question)]
     if late:
@@ -121,13 +134,27 @@ def _what(one: Configuration, scale: float) -> tuple[str, ...]:
 
 def _how_sure(one: Configuration, scale: float) -> tuple[str, ...]:
     days = cost = NONE
-    if one.band is not None:
-        low, high = one.band
+    if one.spread is not None:
+        low, high = one.spread
         days = f"{number(one.days * low)}-{number(one.days * high)}"
         cost = NONE if one.cost is None else f"{number(one.cost_at(low) / scale)}-{number(one.cost_at(high) / scale)}"
     energy = NONE if one.energy is None else number(one.energy / MWH)
     room = gib(one.headroom) + (" tight" if one.tight else "")
     return one.machine, str(one.gpus), percent(one.goodput), energy, room, number(one.simulated_step_time), days, cost, one.status
+
+
+def _disturbed(rows: list[Configuration]) -> list[str]:
+    """What stands for a step where machines and steps differ."""
+    counts = sorted({one.runs.count for one in rows if one.runs is not None})
+    if not counts:
+        return []
+    many = " or ".join(map(str, counts))
+    lines = [
+        f"a step is the median of {many} disturbed runs, each another cluster and another step; goodput, days and cost follow from it",
+        "the strategy of each number of GPUs is the fastest undisturbed one; published runs correct nothing here",
+    ]
+    seen = {one.runs.method for one in rows if one.runs is not None and one.runs.method.startswith("longest")}
+    return lines + [f"how the runs were found: {method}" for method in sorted(seen)]
 
 
 def _failures(best: Configuration) -> list[str]:
@@ -144,7 +171,11 @@ def _failures(best: Configuration) -> list[str]:
 
 
 def _may_be_late(one: Configuration, question: Question) -> bool:
-    return one.band is not None and question.deadline is not None and one.seconds * one.band[1] > question.deadline
+    return one.spread is not None and question.deadline is not None and one.seconds * one.spread[1] > question.deadline
+
+
+def _clean(answer: AnswerData) -> str:
+    return "undisturbed" if answer.question.disturbed else "simulated"
 
 
 def _scale(costs: list[float | None]) -> tuple[float, str]:
@@ -193,9 +224,14 @@ def _assumed(answer: AnswerData) -> Iterator[str]:
 
 def _looked(answer: AnswerData) -> Iterator[str]:
     yield "Looked at"
-    yield f"  {_lattice(answer.question)}"
-    for sized in answer.machines:
-        yield f"  {_tally(sized)}"
+    for line in looked_at(answer):
+        yield f"  {line}"
+
+
+def looked_at(answer: AnswerData) -> Iterator[str]:
+    """Which strategies, and how many candidates of every machine."""
+    yield _lattice(answer.question)
+    yield from map(_tally, answer.machines)
 
 
 def _lattice(question: Question) -> str:
@@ -222,15 +258,20 @@ def _tally(sized: Sized) -> str:
     )
 
 
-def figures(answer: AnswerData, kind: Kind = "svg", *, width: float = 7.0) -> dict[str, bytes]:
-    """File name -> picture: time-cost (where there are prices) and gpus-time, of everything that was looked at."""
+def drawings(answer: AnswerData, *, width: float = 7.0) -> dict[str, Drawing]:
+    """Name -> figure: time-cost (where there are prices) and gpus-time, of everything that was looked at."""
     options, unit, limits = _options(answer)
-    pictures = {}
+    found: dict[str, Drawing] = {}
     if any(one.value is not None for one in options):
-        pictures[f"time-cost.{kind}"] = save(time_cost_figure(options, unit, limits, width=width), kind)
+        found["time-cost"] = time_cost_figure(options, unit, limits, width=width)
     if options:
-        pictures[f"gpus-time.{kind}"] = save(gpus_time_figure(options, limits, width=width), kind)
-    return pictures
+        found["gpus-time"] = gpus_time_figure(options, limits, width=width)
+    return found
+
+
+def figures(answer: AnswerData, kind: Kind = "svg", *, width: float = 7.0) -> dict[str, bytes]:
+    """File name -> picture, of `drawings`."""
+    return {f"{name}.{kind}": save(drawing, kind) for name, drawing in drawings(answer, width=width).items()}
 
 
 def scenarios(answer: AnswerData) -> dict[str, str]:
@@ -244,11 +285,12 @@ def _stem(one: Configuration) -> str:
 
 
 def write_answer(answer: AnswerData, directory: Path, kind: Kind = "svg") -> list[Path]:
-    """size.json, size.txt and the figures; all or none. Raises OutputError if the disk says no."""
+    """size.json, size.txt, size.html and the figures; all or none. Raises OutputError if the disk says no."""
+    from parsim.study.size.page import page
+
     written = json.dumps(document(answer), indent=1, ensure_ascii=False, allow_nan=False)
-    return write_together(
-        directory, {"size.json": f"{written}\n".encode(), "size.txt": f"{text(answer)}\n".encode(), **figures(answer, kind)}
-    )
+    texts = {"size.json": f"{written}\n", "size.txt": f"{text(answer)}\n", "size.html": page(answer)}
+    return write_together(directory, {**{name: one.encode() for name, one in texts.items()}, **figures(answer, kind)})
 
 
 def write_scenarios(answer: AnswerData, directory: Path) -> list[Path]:
@@ -263,7 +305,16 @@ def _options(answer: AnswerData) -> tuple[list[Option], str, Limits]:
     scale, prefix = (1e6, "M ") if most >= 1e6 else (1e3, "k ") if most >= 1e3 else (1.0, "")
     question = answer.question
     options = [
-        Option(one.machine, one.gpus, one.days, None if one.cost is None else one.cost / scale, one.band, one in possible, one in best)
+        Option(
+            one.machine,
+            one.gpus,
+            one.days,
+            None if one.cost is None else one.cost / scale,
+            one.spread,
+            one in possible,
+            one in best,
+            one in answer.ranked[:1],
+        )
         for one in configurations
     ]
     limits = Limits(

@@ -1,0 +1,179 @@
+"""The answer as a page to pass on: recommendation, table, figures, assumptions, and what was not modelled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from html import escape
+
+from parsim.report.notebook import on_paper
+from parsim.report.page.markup import section
+from parsim.report.page.plain import plain_page
+from parsim.report.plots.figure import save
+from parsim.report.quantities import NONE, gib, number, percent, seconds
+from parsim.report.table import Cell, Column, Content, Table
+from parsim.report.verdict import WORDS
+from parsim.study.size.answer import AnswerData, front, sensitivity
+from parsim.study.size.prices import basis, unlike
+from parsim.study.size.recommendation import Recommendation, machines_of, money, recommendation
+from parsim.study.size.strategies import Configuration
+from parsim.study.size.text import asked, drawings, looked_at, shown
+
+_LABELS = {"time-cost": "Time to train against cost", "gpus-time": "GPUs against time to train"}
+
+
+def page(answer: AnswerData) -> str:
+    """One HTML file that needs nothing else."""
+    said = recommendation(answer)
+    rows = shown(answer)
+    body = (
+        _banner(answer, said),
+        _tiles(said.best, answer) if said.best is not None else "",
+        section("The best of every kind of machine", _frozen(_table(answer, rows)) + _below(answer, rows)) if rows else "",
+        section("Time, cost and number of GPUs", _figures(answer)),
+        section("What cannot do it", _listed(f"{one.machine}: {one.reason}" for one in answer.machines if not one.possible)),
+        section("If assumptions are off", _frozen(_effects(answer))),
+        section("Assumptions", _frozen(_assumptions(answer))),
+        section("What was not modelled", _listed(not_modelled(answer))),
+        section("What was looked at", _listed(looked_at(answer))),
+        section("Warnings", _listed(str(finding) for finding in answer.warnings)),
+    )
+    return plain_page(f"Machines for {answer.question.model}", asked(answer), "\n".join(filter(None, body)))
+
+
+def _banner(answer: AnswerData, said: Recommendation) -> str:
+    state, mark = ("fails", "✗") if said.best is None else ("open", "≈") if said.tied or answer.interrupted else ("fits", "✓")
+    lines = "".join(f"<li>{escape(line)}</li>" for line in (*said.lines, *(f"{tie.why}." for tie in answer.ties)))
+    return (
+        f'<div class="verdict {state}" id="recommendation">'
+        f'<b><span class="mark" aria-hidden="true">{mark}</span> {escape(said.sentence)}</b>'
+        f"{f'<ul>{lines}</ul>' if lines else ''}</div>"
+    )
+
+
+def _tiles(best: Configuration, answer: AnswerData) -> str:
+    """The numbers of the recommendation."""
+    days = "" if best.spread is None else f"{number(best.days * best.spread[0])} to {number(best.days * best.spread[1])}"
+    of = "in the runs" if best.runs is not None else "80 % of runs alike"
+    tiles = [
+        ("Machines", f"{best.nodes} x {best.machine}", f"{best.gpus} GPUs{f', {best.idle} idle' if best.idle else ''}"),
+        (
+            "Time to train",
+            f"{number(best.days)} days" if best.days >= 2 else f"{number(best.seconds / 3600)} h",
+            f"{days} days, {of}" if days else "no band is known",
+        ),
+        ("Cost", NONE if best.cost is None else money(best.cost, answer.question.currency), basis(answer.prices)),
+        ("Step", seconds(best.step_time), f"{'undisturbed' if best.runs is not None else 'simulated'} {seconds(best.simulated_step_time)}"),
+        ("Goodput", percent(best.goodput), "useful time over all time"),
+        ("Memory to spare", f"{gib(best.headroom)} GiB", "tight: published peaks reach beyond" if best.tight else "on the fullest GPU"),
+    ]
+    return (
+        '<div class="tiles">'
+        + "".join(
+            f'<div class="tile"><span>{escape(name)}</span><b>{escape(value)}</b><span>{escape(note)}</span></div>'
+            for name, value, note in tiles
+        )
+        + "</div>"
+    )
+
+
+def _table(answer: AnswerData, rows: Sequence[Configuration]) -> str:
+    """One row per configuration, the recommended one first."""
+    best = set(front(answer.everything))
+    clean = "Undisturbed step" if answer.question.disturbed else "Simulated step"
+    columns = [
+        Column("Machines", align="left"), Column("Strategy", align="left"), Column("Step", "s"), Column(clean, "s"), Column("Days"),
+        Column("In the runs" if answer.question.disturbed else "80 % of runs alike"), Column(f"Cost [{answer.question.currency}]"),
+        Column("GPU-hours", write=lambda value: f"{value:,.0f}"), Column("Goodput", write=percent), Column("MFU", write=percent),
+        Column("Memory to spare", "GiB", write=gib),
+        Column("Limited by", align="left"), Column("Confidence", align="left"),
+    ]  # fmt: skip
+    lines = [_row(one, first=one in answer.ranked[:1], on_front=one in best) for one in rows]
+    return Table(columns, lines).html("ranking", sortable=False)
+
+
+def _row(one: Configuration, *, first: bool, on_front: bool) -> list[Content]:
+    name = machines_of(one)
+    mark = '<strong class="best">best</strong> ' if first else ""
+    days = NONE if one.spread is None else f"{number(one.days * one.spread[0])} to {number(one.days * one.spread[1])}"
+    cost: Content = NONE if one.cost is None else Cell(money(one.cost, "").strip(), one.cost)
+    return [
+        Cell(name, html=f"{mark}{escape(name)}{' *' if on_front else ''}"), str(one.strategy), one.step_time, one.simulated_step_time,
+        one.days,
+        days, cost, one.gpu_hours, one.goodput, one.mfu, one.headroom, WORDS[one.limiter_kind], one.status,
+    ]  # fmt: skip
+
+
+def _below(answer: AnswerData, rows: Sequence[Configuration]) -> str:
+    notes = [f"* nothing looked at is better in both time and {'cost' if any(one.cost is not None for one in rows) else 'GPUs'}"]
+    if answer.prices:
+        notes.append(f"Costs are {basis(answer.prices)}: {'; '.join(map(str, answer.prices))}")
+    if warning := unlike(answer.prices):
+        notes.append(warning)
+    if any(one.band is not None for one in rows):
+        notes.append("Steps, days and cost are estimates: what is simulated, corrected by the published runs that make the bands")
+    if counts := {one.runs.count for one in rows if one.runs is not None}:
+        notes.append(
+            f"A step is the median of {' or '.join(map(str, sorted(counts)))} disturbed runs, each another cluster and another step"
+        )
+    notes += dict.fromkeys(f"No band: {one.basis}" for one in rows if one.band is None and one.basis)
+    return _listed(f"{note}." for note in notes)
+
+
+def _figures(answer: AnswerData) -> str:
+    """As pictures in the page, on white paper."""
+    parts = []
+    for name, drawing in drawings(answer).items():
+        svg = save(drawing, "svg", inline=True)
+        parts.append(f'<figure class="drawing">{on_paper(svg, f"parsim-{sha256(svg).hexdigest()[:12]}", _LABELS[name])}</figure>')
+    return f'<div class="drawings">{"".join(parts)}</div>' if parts else ""
+
+
+def _effects(answer: AnswerData) -> str:
+    rows: list[list[Content]] = []
+    for one in sensitivity(answer):
+        if one.winner is None:
+            rows.append([one.change, "nothing can do it", NONE])
+            continue
+        winner = f"{machines_of(one.winner)}{' instead' if one.moved else ''}"
+        against = NONE if one.relative is None else f"{100 * one.relative:+.1f} %"
+        rows.append([one.change, Cell(winner, html=f"<strong>{escape(winner)}</strong>" if one.moved else escape(winner)), against])
+    columns = [
+        Column("Change", align="left"),
+        Column("Best then", align="left"),
+        Column(f"{answer.question.minimise.capitalize()} against now"),
+    ]
+    return Table(columns, rows).html("sensitivity", sortable=False) if rows else ""
+
+
+def _assumptions(answer: AnswerData) -> str:
+    rows = [[one.name, one.value, one.source] for one in answer.assumed]
+    return (
+        Table([Column(name, align="left") for name in ("What", "Value", "Source")], rows).html("assumptions", sortable=False)
+        if rows
+        else ""
+    )
+
+
+def not_modelled(answer: AnswerData) -> Iterator[str]:
+    """What the numbers leave out, for whoever signs the order."""
+    yield "Whether so many machines are to be had at that price, discounts, and what a contract ties together"
+    yield "Storage, data transfer, head nodes, staff, and any run but this one: failed experiments, evaluation, fine-tuning"
+    if not answer.question.disturbed:
+        yield "Slow or unequal GPUs and steps that vary: ask with --variability typical"
+    if answer.question.goodput is None:
+        yield "Failures other than at a constant rate, and recovery other than a restart from the last checkpoint"
+    else:
+        yield "Failures: the goodput is given"
+    yield "Traffic of other jobs on the network, and reading the training data"
+    yield "Context parallelism, selective recomputation and offloading; schedules and shardings that the question does not list"
+    yield "Whether the model learns as well with this batch: only its time is simulated"
+
+
+def _listed(lines: Sequence[str] | Iterator[str]) -> str:
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f"<ul>{items}</ul>" if items else ""
+
+
+def _frozen(table: str) -> str:
+    return f'<div class="frozen">{table}</div>' if table else ""
