@@ -225,6 +225,8 @@ _NUMBER_PLACES = tuple(
 """where a number may stand beside its point [pt], best first"""
 _BEST_PLACES = tuple((across, up) for up in (-16, 18, -28, 30, -42, 44, -58, 60) for across in (0, -50, 50))
 """where the name of the best may stand"""
+_APART = 0.022
+"""between machines of equally many GPUs, as a share of the axis"""
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
@@ -244,6 +246,8 @@ class Option(NamedTuple):
     """no other is better in both"""
     best: bool = False
     """the one that is recommended"""
+    shift: float = 0.0
+    """GPUs to the right, so that machines of equal size stand beside each other"""
 
 
 class Limits(NamedTuple):
@@ -262,19 +266,32 @@ def time_cost_figure(options: Sequence[Option], unit: str, limits: Limits = NO_L
     return _sizing_figure(priced, "cost", f"cost [{unit}]", limits, width)
 
 
-def gpus_time_figure(options: Sequence[Option], limits: Limits = NO_LIMITS, *, width: float = 7.0) -> Figure:
-    """GPUs to the right, days upwards, with the band of published runs where there is one."""
-    return _sizing_figure(options, "days", "time to train [days]", limits, width)
+def gpus_time_figure(
+    options: Sequence[Option], limits: Limits = NO_LIMITS, *, width: float = 7.0, bands: str = "80 % of published runs alike"
+) -> Figure:
+    """GPUs to the right, days upwards, with the band of each where there is one; `bands` is what they are called."""
+    return _sizing_figure(_side_by_side(options), "days", "time to train [days]", limits, width, bands)
 
 
-def _sizing_figure(options: Sequence[Option], what: Literal["cost", "days"], name: str, limits: Limits, width: float) -> Figure:
+def _side_by_side(options: Sequence[Option]) -> list[Option]:
+    """Machines of equal numbers of GPUs are moved apart."""
+    step = _APART * max((one.gpus for one in options), default=0)
+    counts: dict[int, list[str]] = {}
+    for one in options:
+        counts.setdefault(one.gpus, []).append(one.machine)
+    return [one._replace(shift=step * (counts[one.gpus].index(one.machine) - (len(counts[one.gpus]) - 1) / 2)) for one in options]
+
+
+def _sizing_figure(
+    options: Sequence[Option], what: Literal["cost", "days"], name: str, limits: Limits, width: float, bands: str = ""
+) -> Figure:
     machines = list(dict.fromkeys(one.machine for one in options))
     with printed("".join(machines)):
         above = 0.5 * width + 0.4
         figure = new_figure(width, above)
         ax = figure.add_subplot()
         for place, machine in enumerate(machines):
-            _draw_machine(ax, sorted((one for one in options if one.machine == machine), key=lambda one: one.gpus), place, what)
+            _draw_machine(ax, sorted((one for one in options if one.machine == machine), key=lambda one: one.gpus), place, what, bands)
         _draw_front(ax, options, what)
         _draw_limits(ax, limits, what)
         for axis in (ax.xaxis, ax.yaxis):
@@ -289,14 +306,14 @@ def _sizing_figure(options: Sequence[Option], what: Literal["cost", "days"], nam
 
 
 def _at(one: Option, what: str) -> tuple[float, float]:
-    return (one.days, one.value or 0.0) if what == "cost" else (float(one.gpus), one.days)
+    return (one.days, one.value or 0.0) if what == "cost" else (one.gpus + one.shift, one.days)
 
 
 def _top(one: Option, what: str) -> float:
     return (one.value or 0.0) if what == "cost" else one.days * (1.0 if one.band is None else max(1.0, one.band[1]))
 
 
-def _draw_machine(ax: Axes, options: Sequence[Option], place: int, what: str) -> None:
+def _draw_machine(ax: Axes, options: Sequence[Option], place: int, what: str, bands: str) -> None:
     """A machine's configurations by number of GPUs; hollow: not within deadline and budget; ringed: the best."""
     colour, marker = _COLOURS[place % len(_COLOURS)], _MARKERS[place % len(_MARKERS)]
     points = [_at(one, what) for one in options]
@@ -318,7 +335,7 @@ def _draw_machine(ax: Axes, options: Sequence[Option], place: int, what: str) ->
             label=one.machine if one.possible else f"{one.machine}, not within the limits",
         )  # fmt: skip
     if what == "days" and any(one.band is not None for one in options):
-        ax.plot([], [], color=style.GREY, linewidth=2.2, alpha=0.6, label="80 % of published runs alike")
+        ax.plot([], [], color=style.GREY, linewidth=2.2, alpha=0.6, label=bands)
 
 
 def _label_options(figure: Figure, ax: Axes, options: Sequence[Option], what: Literal["cost", "days"]) -> None:

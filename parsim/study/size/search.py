@@ -8,7 +8,7 @@ built, bounded and simulated.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
@@ -29,6 +29,9 @@ from parsim.study.size.strategies import Configuration, Strategy
 
 _OWN_CHECKPOINTS = ("economics.checkpoint_", "economics.checkpoint.stall", "economics.checkpoint.bandwidth", "cluster.storage")
 """keys that say what a checkpoint takes, in the place of the question's own"""
+
+
+_UNCORRECTED = "no published run was predicted with this variability: nothing is corrected by published runs, and there is no band of them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +217,7 @@ class Candidates:
         sure, estimate = report.measured.confidence, report.estimate
         plain = self.question.disturbed
         if plain:
-            sure = sure.disturbed()
+            sure = replace(sure.disturbed(), basis=_UNCORRECTED)
         peaks = estimate.peak_band_bytes
         return Configuration(
             machine=self.machine.label,

@@ -265,7 +265,8 @@ def drawings(answer: AnswerData, *, width: float = 7.0) -> dict[str, Drawing]:
     if any(one.value is not None for one in options):
         found["time-cost"] = time_cost_figure(options, unit, limits, width=width)
     if options:
-        found["gpus-time"] = gpus_time_figure(options, limits, width=width)
+        bands = "shortest to longest disturbed run" if answer.question.disturbed else "80 % of published runs alike"
+        found["gpus-time"] = gpus_time_figure(options, limits, width=width, bands=bands)
     return found
 
 
