@@ -65,8 +65,9 @@ def decision(comparison: ComparisonData) -> Decision:
     if won.tie is not None:
         title = f"{label} and {comparison.labels[won.tie]} are a tie: {_time(times, won.place)} and {_time(times, won.tie)}"
     decided = _decided(comparison, times, won.place, fitting)
+    why = won.why if won.tie is None else won.why.replace(f"{label} wins: ", f"{label} is ahead: ", 1)
     explained = bool(fitting) and won.against == fitting[0]  # the reasons name the same numbers
-    lines = [f"{decided.partition(':')[0]}. {won.why}"] if explained else [decided, won.why]
+    lines = [f"{decided.partition(':')[0]}. {why}"] if explained else [decided, why]
     lines += [*_bands(comparison, times, won.place, fitting), *rest, *_money(comparison)]
     return Decision(title, tuple(filter(None, lines)), won.tie is not None)
 

@@ -9,7 +9,7 @@ from hardware_graphs import build, shipped, shipped_topologies, topology_tree, w
 
 from parsim.errors import TopologyError
 from parsim.hardware.collectives import channels, collective_cost
-from parsim.hardware.fabric.topology import expand
+from parsim.hardware.fabric.topology import PRICE_KINDS, expand
 from parsim.scenario.files import aliases
 from parsim.study.topology import survey
 from parsim.units import parse
@@ -24,6 +24,7 @@ def test_every_shipped_topology_builds_and_names_its_sources(name):
     if "price" in tree:
         assert tree["price"]["date"]
         assert tree["price"]["source"]
+        assert tree["price"].get("kind", "") in ("", *PRICE_KINDS)
     cluster = shipped(name)
     assert cluster.gpus == tree["node"]["gpus"]
     if cluster.gpus > 1:

@@ -28,7 +28,7 @@ class Asking:
         if found is None or not possible_of([found], self._question):
             return
         before = self._best
-        if before is None or ranking([found, before], self._question.minimise)[0] is found:
+        if before is None or ranking([before, found], self._question.minimise)[0] is found:
             self._best = found
             self._improved(Improvement(monotonic() - self._began, found))
 

@@ -16,7 +16,7 @@ from parsim.units import format_count
 if TYPE_CHECKING:
     from parsim.study.size.answer import AnswerData
 
-_WORSE = {"cost": "dearer", "time": "slower", "energy": "hungrier for energy", "gpus": "larger"}
+_WORSE = {"cost": "more expensive", "time": "slower", "energy": "higher in energy"}
 _SURE = {
     "validated": "validated by published runs alike",
     "interpolated": "interpolated between published runs",
@@ -88,7 +88,7 @@ def _runner_up(answer: AnswerData, best: Configuration) -> tuple[str, bool]:
     """What comes next, behind a semicolon, and whether it is a tie."""
     others = answer.ranked[1:2] or answer.everything[1:2]
     if not others:
-        return "; nothing else that was looked at can do it", False
+        return ("; nothing else was looked at yet" if answer.interrupted else "; nothing else that was looked at can do it"), False
     other, minimise = others[0], answer.question.minimise
     what = "the runner-up" if answer.ranked[1:] else "the next best"
     named = f"; {what}, {machines_of(other)} with {takes(answer, other)},"
@@ -100,7 +100,7 @@ def _runner_up(answer: AnswerData, best: Configuration) -> tuple[str, bool]:
     more = f"{percent(theirs / ours - 1)} {_WORSE[minimise]}"
     found = ties([best, other], minimise)
     if not found:
-        return f"{named} is {more}: more than such predictions are off by", False
+        return f"{named} is {more}, beyond the usual error of such predictions", False
     tie = found[0]
     if tie.verdict == "tie" or (tie.band is not None and best.machine == other.machine):
         overlap = "their bands overlap and " if _overlap(best, other) else ""

@@ -100,6 +100,7 @@ class Candidates:
     """machines that are there in any case; None: as many as a strategy needs"""
     _bounder: Bounder = field(default_factory=Bounder)
     _around: dict[tuple[int, int | None], Neighbours] = field(default_factory=dict)
+    _simulated: dict[tuple[Strategy, int | None], Configuration] = field(default_factory=dict)
     _ratios: dict[Features, float] = field(default_factory=dict)
     _built: dict[tuple[Strategy, int | None], Built | str] = field(default_factory=dict)
 
@@ -209,6 +210,12 @@ class Candidates:
 
     def simulate(self, strategy: Strategy) -> Configuration:
         """What `parsim run` finds, undisturbed. Where anything varies, published runs correct nothing, as in a report."""
+        key = (strategy, self.nodes)
+        if key not in self._simulated:
+            self._simulated[key] = self._simulate(strategy)
+        return self._simulated[key]
+
+    def _simulate(self, strategy: Strategy) -> Configuration:
         tree = self.tree(strategy)
         report = simulate(tree, trust_code=self.question.trust_code)
         economics = report.measured.economics

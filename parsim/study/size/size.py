@@ -36,6 +36,9 @@ NEIGHBOURS = 2
 """numbers of GPUs beyond the first that is enough, for the trade between time and cost"""
 BEYOND = 2
 """times the first number of GPUs that is enough: up to where anything better is looked for"""
+_USUAL_MFU = 0.4
+"""of large trainings: where the first look is taken"""
+_FEW_STAGES = 2
 _TELLING = ("gpu_hour", "power_computing", "power_communicating", "power_waiting", "node_power", "restart_time")
 
 Watch = Callable[[Iterable[Sized], int], Iterable[Sized]]
@@ -53,7 +56,7 @@ def size(
     *,
     workers: int | None = None,
     watch: Watch | None = None,
-    improved: Callable[[Improvement], None] = lambda _: None,
+    improved: Callable[[Improvement], None] | None = None,
     trust_code: bool = False,
     **keys: Any,
 ) -> Answer:
@@ -85,8 +88,8 @@ def size(
     training = recipe(question, model)
     question = replace(question, minimise=question.minimise or _usual(question, probes))
     prices = [_price(question, machine, probe) for machine, probe in zip(question.machines, probes, strict=True)]
-    asking = Asking(question, prices, improved)
-    came = sizes(partial(size_machine, question, training), question.machines, workers, asking.hear)
+    asking = Asking(question, prices, improved or (lambda _: None))
+    came = sizes(partial(size_machine, question, training, glance=improved is not None), question.machines, workers, asking.hear)
     try:
         interrupted = asking.take(came if watch is None else watch(came, len(question.machines)))
     finally:
@@ -94,9 +97,9 @@ def size(
     return Answer(question, training, parameter_count(model), asking.machines(), interrupted)
 
 
-def size_machine(question: Question, training: Recipe, machine: Machine, tell: Tell = lambda _, __: None) -> Sized:
-    """What is possible on one kind of machine; `tell` hears of every number of GPUs as it is looked at."""
-    return _Walk(question, training, machine, tell).sized()
+def size_machine(question: Question, training: Recipe, machine: Machine, tell: Tell = lambda _, __: None, *, glance: bool = False) -> Sized:
+    """What is possible on one kind of machine; `tell` hears of every number of GPUs as it is looked at, with `glance` of a guess first."""
+    return _Walk(question, training, machine, tell, glance=glance).sized()
 
 
 def _price(question: Question, machine: Machine, probe: Built) -> PriceTag | None:
@@ -139,8 +142,8 @@ def _probe(question: Question, machine: Machine) -> Built:
 class _Walk:
     """The numbers of GPUs of one kind of machine."""
 
-    def __init__(self, question: Question, training: Recipe, machine: Machine, tell: Tell) -> None:
-        self.question, self.machine, self.tell = question, machine, tell
+    def __init__(self, question: Question, training: Recipe, machine: Machine, tell: Tell, *, glance: bool) -> None:
+        self.question, self.machine, self.tell, self.glance = question, machine, tell, glance
         probe = _probe(question, machine)
         model, cluster = probe.model, probe.cluster
         each = cluster.installed_gpus // cluster.nodes
@@ -206,6 +209,8 @@ class _Walk:
             for count in reversed(grid):
                 self._look(count, min(self._limit(count), self._better(count)))
             return grid
+        if self.glance:
+            self._glance(grid)
         for count in grid:
             if first is not None and count > BEYOND * first and self.question.max_gpus is None:
                 grid = grid[: grid.index(count)]
@@ -216,6 +221,19 @@ class _Walk:
             if first is None and self._is_possible(count):
                 first = count
         return grid
+
+    def _glance(self, grid: tuple[int, ...]) -> None:
+        """Tell of one probable answer at once: of a few usual strategies on a probable number of GPUs the one with the least bound."""
+        count = next((one for one in grid if self._at_peak(one) <= _USUAL_MFU * (self.question.deadline or inf)), None)
+        if count is None or self.question.exhaustive:
+            return
+        widest = max(self.lattice.tensors)
+        usual = [one for one in self.lattice.at(count) if one.tensor in (widest, widest // 2) and one.pipeline <= _FEW_STAGES]
+        bounds = [(self.candidates.bound(one), one) for one in usual if one.micro_batch == min(self.question.micro_batches)]
+        fitting = [(bound.step_time, one) for bound, one in bounds if not bound.refused and not bound.lacks]
+        if fitting:
+            found = self.candidates.disturbed(self.candidates.simulate(min(fitting)[1]))
+            self.tell(self.machine.label, Looked(count, found if found.fits else None, Tally()))
 
     def _at_peak(self, count: int) -> float:
         """The training at the peak of so many GPUs, nothing failing but what the question says [s]."""

@@ -50,7 +50,7 @@ def test_a_worse_runner_up_is_called_worse_and_bought_machines_are_bought() -> N
     first, second = answer.machines if answer.ranked[0].machine == answer.machines[0].machine else answer.machines[::-1]
     dear = replace(second, possible=tuple(one.changed(price=9.0) for one in second.possible))
     said = recommendation(replace_machines(answer, first, dear))
-    assert "dearer: more than such predictions are off by" in said.sentence
+    assert "more expensive, beyond the usual error of such predictions" in said.sentence
     assert not said.tied
     bought = replace(first, price=PriceTag(first.machine, "bought", "300000 USD per machine"))
     said = recommendation(replace_machines(answer, bought, dear))
