@@ -66,7 +66,7 @@ def decision(comparison: ComparisonData) -> Decision:
         title = f"{label} and {comparison.labels[won.tie]} are a tie: {_time(times, won.place)} and {_time(times, won.tie)}"
     decided = _decided(comparison, times, won.place, fitting)
     why = won.why if won.tie is None else won.why.replace(f"{label} wins: ", f"{label} is ahead: ", 1)
-    explained = bool(fitting) and won.against == fitting[0]  # the reasons name the same numbers
+    explained = "step time decides" in decided and won.against == fitting[0]  # the reasons name the same numbers
     lines = [f"{decided.partition(':')[0]}. {why}"] if explained else [decided, why]
     lines += [*_bands(comparison, times, won.place, fitting), *rest, *_money(comparison)]
     return Decision(title, tuple(filter(None, lines)), won.tie is not None)
@@ -86,6 +86,10 @@ def _decided(comparison: ComparisonData, times: _Times, best: int, fitting: Sequ
     of = f" per {_MANY:,} {times.unit}s" if times.unit else ""
     if abs(ours - theirs) <= TIE * max(ours, theirs):
         peaks = [int(times.documents[place]["memory"]["peak_bytes"]) for place in (best, rival)]
+        costs = [times.documents[place].get("cost_to_train") for place in (best, rival)]
+        if peaks[0] == peaks[1] and costs[0] and costs[1] and costs[0] < costs[1]:
+            more = percent(costs[1] / costs[0] - 1)
+            return f"Price decides: {name} takes the same time{of} ({seconds(ours)}) and memory, and costs {more} more."
         if peaks[0] == peaks[1]:
             return f"Nothing decides: {name} takes the same time{of} ({seconds(ours)}) and the same memory."
         less = gib(peaks[1] - peaks[0])

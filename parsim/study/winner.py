@@ -64,6 +64,10 @@ class _Contest:
     def peak(self, place: int) -> int:
         return int(self.documents[place]["memory"]["peak_bytes"])
 
+    def cost(self, place: int) -> float:
+        """Of the whole training; 0 where it has none."""
+        return float(self.documents[place].get("cost_to_train") or 0.0)
+
     def text(self, place: int) -> str:
         time, of = (self.time(place), "step") if not self.unit else (_MANY * self.time(place), f"{_MANY:,} {self.unit}s")
         if not has_band(self.documents[place]):
@@ -72,7 +76,7 @@ class _Contest:
 
 
 def winner(labels: Sequence[str], documents: Sequence[Document | None], baseline: int) -> Winner | None:
-    """The fastest that fits; of equally fast ones the smallest. None if nothing was simulated."""
+    """The fastest that fits; of equally fast ones the smallest, of these the cheapest. None if nothing was simulated."""
     known = {place: document for place, document in enumerate(documents) if document is not None}
     if not known:
         return None
@@ -90,7 +94,7 @@ def winner(labels: Sequence[str], documents: Sequence[Document | None], baseline
         return Winner(None, criterion, f"None fits; {labels[closest]} comes closest{words}.")
     fastest = min(contest.time(place) for place in fitting)
     tied = [place for place in fitting if contest.time(place) <= fastest * (1.0 + TIE)]
-    chosen = min(tied, key=lambda place: (contest.peak(place), contest.time(place)))
+    chosen = min(tied, key=lambda place: (contest.peak(place), contest.cost(place), contest.time(place)))
     other = _other(contest, chosen, baseline)
     if other is None:
         return Winner(chosen, criterion, f"{labels[chosen]} is the only one that can be simulated: {contest.text(chosen)}.")

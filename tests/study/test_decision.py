@@ -59,6 +59,11 @@ def test_price_is_said_where_both_have_one(small: str) -> None:
     costs = [run.document["cost_to_train"] for run in found.simulated if run.document is not None]
     assert costs[1] == pytest.approx(1.5 * costs[0], rel=1e-12)
     assert found.labels[0] in line
+    assert decision(found).lines[0].startswith(f"Price decides: {found.labels[1]} takes the same time")
+    assert decision(found).lines[0].endswith("costs 50 % more.")
+    swapped = compare(small, "economics.gpu_hour=3 USD,2 USD", "training.tokens=1G").winner
+    assert swapped is not None
+    assert swapped.place == 1, "the cheaper of two that are otherwise equal"
 
 
 def test_the_page_of_a_comparison_begins_with_the_answer(small: str, tmp_path: Path) -> None:
