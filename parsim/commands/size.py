@@ -7,8 +7,10 @@ Exit codes: 0 if something can do it, 2 for a question that cannot be asked, 3 i
 from __future__ import annotations
 
 import os
+import sys
 from functools import partial
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -121,7 +123,8 @@ def size(
     else:
         from parsim.study.size.text import text
 
-        say(text(answer) + "".join(f"\n\n{line}" for line in written))
+        columns = get_terminal_size().columns if sys.stdout.isatty() else None
+        say(text(answer, columns) + "".join(f"\n\n{line}" for line in written))
     if answer.interrupted:
         raise typer.Exit(130)
     if not answer.ranked:

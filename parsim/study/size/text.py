@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from textwrap import fill
 
+from parsim.report.narrow import narrow
 from parsim.report.plots.figure import Drawing, Kind, save
 from parsim.report.plots.tradeoff import Limits, Option, gpus_time_figure, time_cost_figure
 from parsim.report.quantities import NONE, gib, number, percent
@@ -32,21 +33,27 @@ _UNKNOWN = "no published runs on such a GPU with such a strategy say how far off
 _WORDS = {"cost": "the cost", "gpus": "the number of GPUs", "energy": "the energy", "time": "the time"}
 
 
-def text(answer: AnswerData) -> str:
-    """Everything for the terminal."""
+def text(answer: AnswerData, columns: int | None = None) -> str:
+    """Everything for a terminal of so many columns: tables go on below, other lines are wrapped. None: however wide it is."""
     said = recommendation(answer)
     parts = [
-        [fill(said.sentence, _WIDTH), *(fill(line, _WIDTH, initial_indent="  ", subsequent_indent="    ") for line in said.lines)],
+        [fill(said.sentence, columns or _WIDTH, break_on_hyphens=False), *(f"  {line}" for line in said.lines)],
         [asked(answer)],
-        _table(answer),
+        _table(answer, columns),
         list(_impossible(answer)),
-        list(_sensitivity(answer)),
+        list(_sensitivity(answer, columns)),
         list(_notes(answer)),
         list(_assumed(answer)),
         list(_looked(answer)),
         [f"warning: {finding}" for finding in answer.warnings],
     ]
-    return "\n\n".join("\n".join(lines) for lines in parts if lines)
+    whole = "\n\n".join("\n".join(lines) for lines in parts if lines)
+    return whole if columns is None else "\n".join(_wrapped(line, columns) for line in whole.splitlines())
+
+
+def _wrapped(line: str, columns: int) -> str:
+    """A line of words in several; those of tables are no longer than the terminal is wide."""
+    return line if len(line) <= columns else fill(line, columns, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def improvement(one: Improvement) -> str:
@@ -79,7 +86,7 @@ def shown(answer: AnswerData) -> list[Configuration]:
     return ranking(rows, answer.question.minimise)
 
 
-def _table(answer: AnswerData) -> list[str]:
+def _table(answer: AnswerData, columns: int | None) -> list[str]:
     """Two tables of the same rows, since one would be wider than a terminal."""
     rows = shown(answer)
     if not rows:
@@ -94,7 +101,9 @@ def _table(answer: AnswerData) -> list[str]:
     )
     numbers = [Column("step", "s"), Column("days"), Column("GPU-hours"), Column("cost", unit), Column("MFU")]
     limited = Column("limited by", align="left", margin=1)
-    lines = [Table([*words, *numbers, limited], [(place, *_what(one, scale)) for place, one in zip(places, rows, strict=True)]).text()]
+    lines = [
+        Table([*words, *numbers, limited], [(place, *_what(one, scale)) for place, one in zip(places, rows, strict=True)]).text(columns)
+    ]
     lines += _disturbed(rows)
     if any(one.band is not None for one in rows):
         lines.append("steps, days and cost are estimates: what is simulated, corrected by the published runs that make the 80 % bands")
@@ -115,7 +124,7 @@ def _table(answer: AnswerData) -> list[str]:
         "confidence",
     )
     rest = [(place, *_how_sure(one, scale)) for place, one in zip(places, rows, strict=True)]
-    lines += ["", Table([*words[:2], *map(Column, sure)], rest).text()]
+    lines += ["", Table([*words[:2], *map(Column, sure)], rest).text(columns)]
     lines += [f"{NONE}: {why}" for why in dict.fromkeys(one.basis or _UNKNOWN for one in rows if one.band is None)]
     lines += _failures(rows[0])
     late = [place for place, one in zip(places, rows, strict=True) if _may_be_late(one, answer.question)]
@@ -189,14 +198,15 @@ def _impossible(answer: AnswerData) -> Iterator[str]:
             yield f"{sized.machine} cannot: {sized.reason}."
 
 
-def _sensitivity(answer: AnswerData) -> Iterator[str]:
+def _sensitivity(answer: AnswerData, width: int | None) -> Iterator[str]:
     effects = sensitivity(answer)
     if not effects:
         return
     telling = [one for one in effects if one.moved or one.relative is None or abs(one.relative) >= _TELLING]
     yield f"If assumptions are off: what wins, and {_WORDS[answer.question.minimise]} of it against now"
     columns = [Column("change", align="left"), Column("winner", align="left"), Column("against now")]
-    yield Table(columns, [_effect(one) for one in telling]).text()
+    table = Table(columns, [_effect(one) for one in telling])
+    yield "\n\n".join(part.text() for part in ([table] if width is None else narrow(table, width)))
     if silent := [one.change for one in effects if one not in telling]:
         yield f"no difference: {', '.join(silent)}"
 

@@ -41,6 +41,7 @@ def test_the_sentence_has_what_to_rent_how_long_how_much_and_how_sure() -> None:
     assert ("is a tie" in said.sentence or "do not tell" in said.sentence) == bool(answer.ties) == said.tied
     assert "on-demand prices of 20" in said.sentence
     assert text(answer).startswith(said.sentence[:60])
+    assert max(map(len, text(answer, 80).splitlines())) <= 80
     assert answer.document()["recommendation"] == said.sentence
     assert [tag["kind"] for tag in answer.document()["prices"]] == ["on-demand", "on-demand"]
 
