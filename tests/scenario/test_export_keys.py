@@ -100,6 +100,7 @@ MUON = {
 PLUS_PLUS = {f"parallel.data.{key}" for key in ("quantised_weights", "quantised_gradients", "secondary_partition")}
 SLOW = ("variability.slow=[{rank: 3, speed: 0.5}]", "training.gradient_accumulation=null", "training.global_batch=128")
 EVERYWHERE = {
+    "parallel.search",
     "training.backward",
     "training.step",
     "training.objective",

@@ -68,8 +68,9 @@ def test_the_command_writes_what_starts_the_job(tmp_path: Path) -> None:
     file.write_text(json.dumps(SMALL))
     said = CliRunner().invoke(application(["plan"]), ["plan", str(file), "--workers", "1", "--out", str(tmp_path / "out"), "--quiet"])
     assert said.exit_code == 0, said.output
-    assert "Proved: " in said.output
+    assert "Proved the fastest of 44 strategies: " in said.output
     assert "Runner-up: " in said.output
+    assert "DeepSpeed: no, " in said.output
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"scenario.yaml", "megatron.sh"}
     written = yaml.safe_load((tmp_path / "out" / "scenario.yaml").read_text())
     assert written["cluster"] == SMALL["cluster"]
