@@ -179,7 +179,7 @@ def search(
     start = starting_point(asked, kept)
     rows: dict[str, Row] = {}
 
-    def hear(place: Place, row: Row) -> None:
+    def hear(place: Place, row: Row, _: str) -> None:
         rows[row["key"]] = row
         one = Improvement(monotonic() - began, place, row)
         if plan.best is None or row["step_time_s"] < plan.best.row["step_time_s"]:

@@ -21,9 +21,9 @@ from parsim.study.size.question import Assumed
 from parsim.units import format_time
 from parsim.version import CONTRACT_VERSION, __version__
 
-FILES = {"megatron": "megatron.sh", "deepspeed": "deepspeed.json", "fsdp": "accelerate-fsdp.yaml"}
+FILES = {"megatron": "megatron.sh", "deepspeed": "deepspeed.json", "torchtitan": "torchtitan.toml", "fsdp": "accelerate-fsdp.yaml"}
 """tool -> the file of its configuration"""
-CALLED = {"megatron": "Megatron-LM", "deepspeed": "DeepSpeed", "fsdp": "accelerate"}
+CALLED = {"megatron": "Megatron-LM", "deepspeed": "DeepSpeed", "torchtitan": "torchtitan", "fsdp": "accelerate"}
 """tool -> what its users call it"""
 SCENARIO = "scenario.yaml"
 
@@ -67,7 +67,9 @@ def training_lines(report: Report) -> list[str]:
         return []
     cost = estimate.document()["cost_to_train"]
     currency = report.measured.scenario["economics"]["currency"]
-    price = "no price of these GPUs is known: add economics.gpu_hour" if cost is None else f"{cost:,.0f} {currency}"
+    hour = next((one for one in report.measured.assumptions if one.name == "gpu_hour"), None)
+    at = "" if hour is None else f" at {hour.value} per GPU-hour ({hour.source.partition(':')[0]})"
+    price = "no price of these GPUs is known: add economics.gpu_hour" if cost is None else f"{cost:,.0f} {currency}{at}"
     return [f"Whole training: {format_time(time, digits=3)}, {price}; nothing fails (`parsim size` counts failures)"]
 
 
