@@ -25,9 +25,9 @@ __all__ = ["ParsimError", "Report", "Scenario", "compare", "load", "schedule", "
 if TYPE_CHECKING:
     from parsim.errors import ParsimError
     from parsim.report import Report
-    from parsim.run import simulate
     from parsim.scenario import Scenario
     from parsim.scenario.load import load
+    from parsim.study.automatic import simulate
     from parsim.study.compare import compare
     from parsim.study.laboratory import schedule
     from parsim.study.size.size import size
@@ -40,7 +40,7 @@ _HOMES = {
     "compare": "parsim.study.compare",
     "load": "parsim.scenario",
     "schedule": "parsim.study.laboratory",
-    "simulate": "parsim.run",
+    "simulate": "parsim.study.automatic",
     "size": "parsim.study.size.size",
     "sweep": "parsim.study.sweep.sweep",
 }

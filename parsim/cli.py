@@ -92,6 +92,10 @@ def run(
     overrides = [*(overrides or ()), *([] if runs is None else [f"variability.runs={runs}"])]
     scenario = _load(file, overrides, override, trust_code=trust_code)
     command = _command(file, overrides, override, until, trust_code=bool(scenario.trusted_code))
+    if (searched := scenario.settings.parallel.search) != "none":
+        from parsim.commands.plan import found_first
+
+        scenario = found_first(scenario, workers=workers, quiet=quiet or as_json)
     several = scenario.settings.variability.runs > 1
     for option, value in {"--until": until, "--dask": dask}.items():
         if value is not None and not several:
@@ -114,6 +118,10 @@ def run(
     if as_json:
         say_json(report.document())
     elif not quiet:
+        if searched != "none":
+            from parsim.study.best_strategy_text import summary
+
+            say(summary(report.document()["plan"]))
         _say_report(report)
         if sensitivity:
             from parsim.study.explain import assumptions
@@ -137,13 +145,26 @@ def check(
     from parsim.scenario.built import clock_of, plan_of
 
     scenario = _load(file, overrides, override, trust_code=trust_code)
+    if scenario.settings.parallel.search != "none":
+        from parsim.commands.plan import found_first
+
+        scenario = found_first(scenario, workers=None, quiet=as_json)
     with scenario.placing():
         built = build(scenario)
         plan_of(built, clock_of(built))
     if as_json:
-        say_json({"parsim": 1, "valid": True, "file": file, "warnings": [finding.as_dict() for finding in built.warnings]})
+        say_json(
+            {
+                "parsim": 1,
+                "valid": True,
+                "file": file,
+                "plan": scenario.found,
+                "warnings": [finding.as_dict() for finding in built.warnings],
+            }
+        )
     else:
-        say("\n".join([f"{file}: valid", built.batch_arithmetic, *(f"warning: {finding}" for finding in built.warnings)]))
+        found = [] if scenario.found is None else [f"strategy found: {scenario.found['strategy']}"]
+        say("\n".join([f"{file}: valid", *found, built.batch_arithmetic, *(f"warning: {finding}" for finding in built.warnings)]))
 
 
 def show(

@@ -48,11 +48,12 @@ def simulate(
 ) -> Report:
     """Simulate one training step of a scenario (or of the file or tree it is in, with ``a.b=c`` overrides).
 
+    The scenario says its strategy; `parsim.simulate` also searches for one (``parallel: auto``).
     `unfolded` simulates every rank instead of one per class of equal ranks. `trust_code` lets the Python files run that the scenario
     names (a strategy or a schedule of your own); they can do whatever you can. Raises `ParsimError` subclasses: an
     `InputError` with all findings for a scenario that cannot be simulated, `DeadlockError` for a program that stops.
     """
-    return reported(_loaded(scenario, overrides, trust_code=trust_code), unfolded=unfolded)
+    return reported(loaded(scenario, overrides, trust_code=trust_code), unfolded=unfolded)
 
 
 Repeat = Callable[[Prepared, float], RunStatistics | None]
@@ -68,7 +69,8 @@ def reported(scenario: Scenario, *, unfolded: bool = False, repeat: Repeat | Non
         return _simulated(scenario, unfolded=unfolded, repeat=repeat, play=play)
 
 
-def _loaded(scenario: Scenario | str | Path | Mapping[str, Any], overrides: Sequence[str], *, trust_code: bool) -> Scenario:
+def loaded(scenario: Scenario | str | Path | Mapping[str, Any], overrides: Sequence[str], *, trust_code: bool) -> Scenario:
+    """The scenario that `simulate` is given, with overrides. Raises `ScenarioError`."""
     if not isinstance(scenario, Scenario):
         return load(scenario, *overrides, trust_code=trust_code)
     if trust_code:
@@ -132,6 +134,7 @@ def _measured(scenario: Scenario, built: Built, run: Run) -> Measured:
         steps_to_train=built.steps_to_train,
         economics=economics_of(built),
         weeks=built.weeks,
+        plan=scenario.found,
     )
 
 

@@ -10,7 +10,7 @@ import typer
 from parsim.errors import Finding, ScenarioError
 from parsim.terminal import Debug, Json, TrustCode, remark, say, say_json
 
-TARGETS = "megatron | deepspeed | fsdp"
+TARGETS = "megatron | deepspeed | fsdp | torchtitan"
 
 
 def register(app: typer.Typer) -> None:
@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
 def export(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A scenario file, or the name of a shipped scenario.")],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values that win over the file.")] = None,
-    to: Annotated[str | None, typer.Option(metavar="TARGET", help=f"{TARGETS}: a bash script, a JSON, an accelerate YAML.")] = None,
+    to: Annotated[str | None, typer.Option(metavar="TARGET", help=f"{TARGETS}: a bash script, a JSON, an accelerate YAML, a TOML.")] = None,
     override: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Apply a named block of the file's overrides.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it here instead of to standard output.")] = None,
     fsdp_version: Annotated[int, typer.Option("--fsdp-version", metavar="1|2", help="Version of PyTorch's FSDP.")] = 2,
@@ -29,7 +29,7 @@ def export(
     trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
-    """Write a scenario as Megatron-LM arguments, DeepSpeed JSON or accelerate's FSDP YAML; what the tool lacks is said on stderr."""
+    """Write a scenario as Megatron-LM arguments, DeepSpeed JSON, accelerate's FSDP YAML or torchtitan's TOML; notes go to stderr."""
     from parsim.interop.formats import export as exported
     from parsim.scenario import load
 

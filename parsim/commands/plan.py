@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, progress, say, say_json
+from parsim.terminal import Debug, Json, progress, remark, say, say_json
 
 if TYPE_CHECKING:
     from parsim.scenario.scenario import Scenario
@@ -91,6 +91,23 @@ def plan(
         raise typer.Exit(130)
     if found.best is None:
         raise typer.Exit(3)
+
+
+def found_first(scenario: Scenario, *, workers: int | None, quiet: bool) -> Scenario:
+    """The scenario with the strategy that is searched for first (``parallel: auto``); what is found on the way is said on stderr."""
+    from parsim.study.automatic import decided
+    from parsim.study.best_strategy_text import improvement
+
+    def better(one: Improvement) -> None:
+        if not quiet:
+            remark(improvement(one))
+
+    return decided(
+        scenario,
+        workers=workers,
+        watch=lambda doing, results, total: progress(doing, results, total, quiet=quiet, remark=None),
+        improved=better,
+    )
 
 
 def _scenario(file: str, options: dict[str, Any]) -> Scenario:

@@ -1,13 +1,14 @@
 """The command `parsim sweep`: many scenarios of one, ranked.
 
 Exit codes: 0 if any row keeps all constraints, 2 if the study or its scenario is wrong, 3 if no row keeps them, 130 if it was
-interrupted (the rows so far are kept, and the same command goes on).
+interrupted (what was found is printed, the rows are kept, and the same command goes on).
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,10 +17,14 @@ from parsim.errors import Finding, ScenarioError
 from parsim.terminal import Debug, Json, TrustCode, progress, remark, say, say_json
 
 if TYPE_CHECKING:
+    from parsim.study.sweep.rows import Row
+    from parsim.study.sweep.space import Place
     from parsim.study.sweep.sweep import Study
 
 OUT = Path("parsim-out")
 """where files go, one directory per study"""
+AT_ONCE = 2.0
+"""of a sweep that is over so soon nothing but the table is said [s]"""
 
 
 def register(app: typer.Typer) -> None:
@@ -63,11 +68,19 @@ def sweep(
     debug: Debug = False,
 ) -> None:
     """Simulate a scenario over a range of keys, and rank what keeps the constraints."""
+    from parsim.study.sweep.sweep import SweepInterrupted
     from parsim.study.sweep.sweep import sweep as simulated
+    from parsim.study.sweep.text import better
 
+    began = monotonic()
     directory = out if out is not None else None if as_json else OUT / f"sweep-{_stem(file)}"
     if reports and directory is None:
         raise ScenarioError(Finding("with --json nothing is written", "--reports", None, "say where: --out DIR"))
+
+    def told(place: Place, _: Row, score: str) -> None:
+        if (after := monotonic() - began) > AT_ONCE:
+            remark(better(place, score, after))
+
     try:
         found = simulated(
             file,
@@ -85,15 +98,16 @@ def sweep(
             dask=dask,
             trust_code=trust_code,
             watch=lambda doing, found, total, remark: progress(doing, found, total, quiet=quiet, remark=remark),
+            improved=None if quiet else told,
         )
-    except KeyboardInterrupt:
+    except SweepInterrupted as ended:
+        found = ended.study
         if directory is not None:
             remark(f"The rows so far are in {directory / 'results.jsonl'}; the same command goes on with them.")
-        raise
     for damaged in found.damaged:
         remark(f"warning: {damaged}")
     found.command = _command(file, values, where, minimise, maximise, trust_code=trust_code)
-    written = [] if directory is None else _write(found, directory, reports=reports, quiet=quiet)
+    written = [] if directory is None else _write(found, directory, reports=reports and not found.interrupted, quiet=quiet)
     if as_json:
         reasons = [] if why_not is None else found.why_not(why_not)
         said = {} if why_not is None else {"why_not": [dict(zip(("key", "label", "reason"), one, strict=True)) for one in reasons]}
@@ -101,6 +115,8 @@ def sweep(
     elif not quiet:
         _say(found, why_not)
         say(f"\nWrote {directory}{os.sep}: {', '.join(['results.jsonl', 'study.json', *written])}")
+    if found.interrupted:
+        raise typer.Exit(130)
     if found.best is None:
         raise typer.Exit(3)
 

@@ -46,7 +46,7 @@ class Exported:
     """A scenario as a configuration of another tool."""
 
     target: str
-    """megatron | deepspeed | fsdp"""
+    """megatron | deepspeed | fsdp | torchtitan"""
     text: str
     """the file"""
     notes: tuple[Finding, ...]

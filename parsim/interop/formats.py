@@ -111,7 +111,7 @@ def _mapping(text: str, file: str) -> files.Document | None:
 
 
 def export(scenario: Scenario, to: str, *, fsdp_version: int = 2) -> Exported:
-    """The scenario as Megatron-LM arguments (megatron), a DeepSpeed JSON (deepspeed) or an accelerate YAML (fsdp).
+    """The scenario as Megatron-LM arguments (megatron), a DeepSpeed JSON (deepspeed), an accelerate YAML (fsdp) or a TOML (torchtitan).
 
     `fsdp_version` is PyTorch's: 1 (FullyShardedDataParallel) or 2 (fully_shard). Every key of the scenario's training and parallel
     sections ends in `Exported.keys`. Raises an `InputError` with every finding: the scenario cannot be planned, or the tool cannot

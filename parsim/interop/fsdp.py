@@ -154,7 +154,7 @@ def fsdp(draft: ExportDraft, version: int) -> dict[str, Any]:
     if data.strategy == "zero1":
         text = "FSDP shards gradients wherever it shards optimizer states"
         draft.refuses(path, text, "use --to deepspeed or --to megatron, or zero2, zero3 or fsdp")
-    resharded = data.reshard_after_forward and data.strategy != "zero2"
+    resharded = as_fsdp(draft)
     said: dict[str, Any] = {"fsdp_version": version}
     draft.says("parallel.data.fsdp_version", as_text(said))
     if data.strategy in ("fsdp", "hsdp") and data.fsdp_version != version:
@@ -166,10 +166,6 @@ def fsdp(draft: ExportDraft, version: int) -> dict[str, Any]:
         said |= draft.pair(path, f"{'hsdp' if data.strategy == 'hsdp' else 'fsdp'} {'resharded' if resharded else 'kept'}")
     draft.says(path, as_text(said))
     draft.says("parallel.data.reshard_after_forward", draft.keys[path].text)
-    if data.strategy == "zero2":
-        draft.remarks(path, "FSDP shards parameters too, and keeps them gathered from the forward to the end of the backward pass")
-    elif data.strategy == "zero3":
-        draft.remarks(path, "FSDP reduces gradients at the last micro-batch (ZeRO-3 at every one) and keeps whole ones until then")
     said |= _wrapping(draft) | _prefetching(draft, version)
     draft.says("parallel.data.shard_size", f"shard groups of {data.shard_size}" if data.strategy == "hsdp" else "all replicas")
     draft.lacks_below("parallel.data.")
@@ -179,6 +175,16 @@ def fsdp(draft: ExportDraft, version: int) -> dict[str, Any]:
         draft.lacks("parallel.data.overlap_reduce", "FSDP always reduces under the backward pass")
     draft.says("parallel.data.overlap_reduce", "always")
     return {**said, "fsdp_cpu_ram_efficient_loading": True, "fsdp_state_dict_type": "SHARDED_STATE_DICT"}
+
+
+def as_fsdp(draft: ExportDraft) -> bool:
+    """Whether FSDP drops gathered parameters after the forward; where ZeRO is to be run by it, what differs is remarked."""
+    data, path = draft.job.built.parallelism.data, "parallel.data.strategy"
+    if data.strategy == "zero2":
+        draft.remarks(path, "FSDP shards parameters too, and keeps them gathered from the forward to the end of the backward pass")
+    elif data.strategy == "zero3":
+        draft.remarks(path, "FSDP reduces gradients at the last micro-batch (ZeRO-3 at every one) and keeps whole ones until then")
+    return data.reshard_after_forward and data.strategy != "zero2"
 
 
 def _check_groups(draft: ExportDraft) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Key
 from parsim.model.model import OUTER
 from parsim.scenario import files
+from parsim.scenario.machines import machines
 from parsim.scenario.references import lookup, model_tree
 from parsim.scenario.shortforms import box
 from parsim.scenario.sold import oversold
@@ -101,6 +103,19 @@ def _gpus(draft: ImportDraft, count: int, share: int | None, per_node: Count | N
         draft.write("cluster.gpus", count * share, *sources, note=note)
     elif total is not None and not given:
         draft.write("cluster.gpus", total.value, total.key)
+        if (each := _machine_size(draft)) and total.value > each:
+            draft.write("cluster.nodes", -(-total.value // each), total.key, note=f"{total.value} GPUs in machines of {each}")
+
+
+def _machine_size(draft: ImportDraft) -> int:
+    """GPUs of a machine of the named topology; 0 where it is a box, a whole graph or unknown."""
+    on = draft.given.on
+    if on is None or box(on) is not None:
+        return 0
+    with suppress(InputError):  # loading the scenario says what is wrong with it
+        machine = machines(on)
+        return machine.gpus if machine.nodes == 1 else 0
+    return 0
 
 
 @dataclass(frozen=True, slots=True)

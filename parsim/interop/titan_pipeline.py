@@ -6,9 +6,11 @@ as a layer each; what is left over after an equal split goes to the first stages
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import ceil
+from typing import Any
 
+from parsim.interop.export_draft import ExportDraft
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Key, Source
 
@@ -21,7 +23,7 @@ def write_pipeline(draft: ImportDraft, source: Source, ranks: int, layers: int |
     """Write the `parallel.pipeline` section and, where there is one, the micro-batch; `local` samples are those of a rank and step."""
     paths = ("schedule", "csv", "virtual_stages", "micro_batch", "micro_batches", "split")
     kind, table, each, micro, count, points = (source.of(f"parallel.pipeline.{path}") for path in paths)
-    parts = source.get("parallelism.module_fqns_per_model_part")
+    parts = source.of("parallel.pipeline.modules")
     if ranks == 1:
         draft.take(source, "parallel.pipeline.size")
         for key in (kind, table, each, micro, count, points, parts):
@@ -29,8 +31,15 @@ def write_pipeline(draft: ImportDraft, source: Source, ranks: int, layers: int |
         return
     draft.take(source, "parallel.pipeline.size")
     schedule = _schedule(draft, source, kind, table)
-    if parts is not None and parts.value:
+    counts = None if parts is None or not parts.value else _listed(parts, layers)
+    if parts is not None and parts.value and (counts is None or len(counts) % ranks):
         draft.fill("parallel.pipeline.split", "layers of every stage, as module_fqns_per_model_part lists them", parts)
+    elif counts is not None:
+        draft.write("parallel.pipeline.split", counts, parts)
+        if len(counts) > ranks:
+            draft.write("parallel.pipeline.virtual_stages", len(counts) // ranks, parts)
+        draft.harmless(each, "the lists of modules count")
+        draft.harmless(points, "the lists of modules count")
     else:
         _stages(draft, ranks, layers, schedule, each, points)
     _micro_batch(draft, local, micro, count)
@@ -108,6 +117,47 @@ def _cut(points: Key, layers: int | None) -> list[int] | None:
     ends = [0, *map(int, numbers), layers]
     counts = [after - before for before, after in pairwise(ends)]
     return counts if min(counts) >= 0 else None
+
+
+def _listed(parts: Key, layers: int | None) -> list[int] | None:
+    """Layers of every stage where their modules are listed; None where these are not the layers in order."""
+    rows = [[str(name) for name in row] for row in parts.value if isinstance(row, list)]
+    numbers = [[name.removeprefix("layers.") for name in row if name.startswith("layers.")] for row in rows]
+    together = [number for row in numbers for number in row]
+    return [len(row) for row in numbers] if layers is not None and together == [str(number) for number in range(layers)] else None
+
+
+def pipeline_entries(draft: ExportDraft, document: dict[str, Any]) -> None:
+    """Put the pipeline into `document`: its schedule, and the modules of every stage where they are not torchtitan's own split."""
+    pipeline = draft.job.built.parallelism.pipeline
+    draft.entry(document, "parallel.pipeline.size", pipeline.size)
+    for key in ("schedule", "virtual_stages", "split"):
+        draft.says(f"parallel.pipeline.{key}", "no pipeline")
+    draft.lacks("parallel.pipeline.overlap_sends", "torch.distributed.pipelining sends beside the computation")
+    draft.lacks("parallel.pipeline.scatter_sends", "every tensor rank sends what it has")
+    draft.says("parallel.pipeline.post_validation", "never")
+    if pipeline.post_validation:
+        draft.refuses("parallel.pipeline.post_validation", "no stage steps before the others", "leave it out")
+    if pipeline.size == 1:
+        return
+    path = "parallel.pipeline.schedule"
+    row = draft.table.rows[path]
+    if row.theirs(pipeline.schedule) is None:
+        draft.refuses(path, "torchtitan has no such schedule", f"use {', '.join(row.words)}, or --to megatron")
+        return
+    draft.entry(document, path, pipeline.schedule)
+    stages, layers = list(draft.job.layers), sum(draft.job.layers)
+    draft.put(document, "parallel.pipeline.micro_batch", draft.job.built.training.micro_batch)
+    if stages == split(layers, len(stages)) and len(stages) == pipeline.size * (2 if pipeline.schedule in LOOPED else 1):
+        said = "as torchtitan divides layers, embedding and head"
+    else:
+        ends = list(accumulate(stages, initial=0))
+        modules = [[f"layers.{number}" for number in range(begin, end)] for begin, end in pairwise(ends)]
+        modules[0].insert(0, "tok_embeddings")
+        modules[-1] += ["norm", "output"]
+        said = draft.put(document, "parallel.pipeline.modules", modules)
+    for key in ("virtual_stages", "split"):
+        draft.says(f"parallel.pipeline.{key}", said)
 
 
 def _micro_batch(draft: ImportDraft, local: int, micro: Key | None, count: Key | None) -> None:

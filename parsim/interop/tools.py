@@ -21,6 +21,7 @@ from parsim.interop.nemo import read_nemo
 from parsim.interop.neox import read_neox
 from parsim.interop.recognise import Foreign, Tool, claims
 from parsim.interop.swift import of_file, read_swift
+from parsim.interop.titan_export import to_torchtitan
 from parsim.interop.torchtitan import read_torchtitan
 from parsim.interop.trainer import read_trainer
 from parsim.interop.verl import SUPERVISED, read_verl
@@ -122,7 +123,8 @@ RECORDS = (
         programs=("axolotl",),
     ),
     Tool(
-        "torchtitan", "torchtitan", read=read_torchtitan, programs=("torchtitan",),
+        "torchtitan", "torchtitan", read=read_torchtitan, programs=("torchtitan",), target="torchtitan",
+        write=lambda job, _: to_torchtitan(job),
         own=("model.flavor", "training.local_batch_size", "training.seq_len", "activation_checkpoint.mode", "job.dump_folder",
              "experimental.pipeline_parallel_degree", "parallelism.*"),
     ),

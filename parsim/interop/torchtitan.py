@@ -16,6 +16,7 @@ from parsim.interop.keys import Key, Source, of_document
 from parsim.interop.recognise import Foreign
 from parsim.interop.titan_pipeline import write_pipeline
 from parsim.parallel.settings import KEPT
+from parsim.scenario import files
 from parsim.scenario.support import EXAMPLES
 
 FLAVOURS = {
@@ -30,6 +31,16 @@ FLAVOURS = {
 VARIANTS = ("_flex_attn", "_varlen_attn", "_flex", "_varlen", "_irope")
 """ends of flavours that have another attention mask"""
 OTHER_MODELS = ("flux", "vlm", "llama3_ft", "qwen3_vl", "siglip")
+
+
+def flavour_of(model: str) -> tuple[str, str] | None:
+    """``model.name`` and ``model.flavor`` of a model of the catalogue, by its name or an alias; None where torchtitan has none."""
+    name = files.aliases("models").get(model, model)
+    for family, flavours in FLAVOURS.items():
+        for flavour, ours in flavours.items():
+            if ours == name:
+                return family, f"{flavour}_irope" if family == "llama4" else flavour
+    return None
 
 
 def read_torchtitan(draft: ImportDraft, foreign: Foreign) -> None:
@@ -162,7 +173,8 @@ def _batch(draft: ImportDraft, source: Source, degrees: dict[str, int], local: i
         draft.harmless(total, "replaced by --gradient-accumulation")
     elif whole is not None:
         draft.write("training.global_batch", whole, total)
-        if degrees["pipeline"] > 1:
+        replicas = degrees["copies"] * degrees["shards"]
+        if degrees["pipeline"] > 1 and whole != local * replicas:
             draft.remark("torchtitan runs a schedule for each local batch, one behind the other; parsim one for the whole step")
     else:
         micro = draft.value("training.micro_batch")

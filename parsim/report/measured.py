@@ -407,5 +407,7 @@ class Measured:
     """what breaks during the step, and what comes of it; None: nothing"""
     marks: tuple[tuple[float, str], ...] = ()
     """moments that pictures mark: (time [s], text)"""
+    plan: Mapping[str, Any] | None = None
+    """what a search says of the strategy; None: it was not searched for"""
     variability: RunStatistics | None = None
     """what many runs of the step say; None: there is one, undisturbed"""

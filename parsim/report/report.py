@@ -25,7 +25,7 @@ UNDEFINED_IN_A_DEADLOCK = (
     "bubble_fraction_theory", "estimate", "variability", "breakdown_rank", "bottleneck_rank", "breakdown_s", "critical_path_s",
     "limiter_kind", "limiter",
     "memory", "schedule", "collectives", "links", "unused_links", "confidence", "cost", *METRICS, "economics",
-    "training_run",
+    "training_run", "plan",
     "assumptions", "warnings", "simulation",
 )  # fmt: skip
 """keys of the document that a step which never ends has no value for"""
@@ -134,6 +134,7 @@ def document(report: Metrics) -> dict[str, Any]:
         "confidence": measured.confidence.document(report.step_time, report.peak_memory if measured.memory.devices else None),
         **_money(report),
         "training_run": None if report.training_run is None else report.training_run.document(),
+        "plan": None if measured.plan is None else dict(measured.plan),
         "assumptions": [asdict(assumption) for assumption in measured.assumptions],
         "warnings": [{"path": finding.path, "message": _message(finding)} for finding in report.warnings],
         "simulation": {

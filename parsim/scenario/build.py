@@ -64,8 +64,13 @@ if TYPE_CHECKING:
 def build(scenario: Scenario) -> Built:
     """The domain objects of `scenario`, with every auto resolved and recorded.
 
-    Raises `ScenarioError`, `TopologyError`, `ModelError` or `PlanError`, with the place of every finding.
+    Raises `ScenarioError`, `TopologyError`, `ModelError` or `PlanError`, with the place of every finding; a strategy that is still to be
+    searched for is one.
     """
+    if scenario.settings.parallel.search != "none":
+        text = "the strategy is still to be found: parsim run, check, compare and plan look for it, this does not"
+        hint = "give the scenario.yaml that `parsim plan FILE` writes"
+        raise ScenarioError(scenario.findings_at([Finding(text, "parallel", "auto", hint)]))
     return Builder(scenario).built()
 
 
@@ -126,6 +131,9 @@ class Builder(MachineBuilder):
         variability = variability_of(self.scenario, self.assumptions)
         if variability.causes and variability.runs == 1:
             self.warnings.append(Finding("one run is the undisturbed step; nothing is drawn", "variability.runs", 1, "write runs: 200"))
+        if (found := self.scenario.found) is not None and not found["proven"]:
+            text = f"the search for the strategy was ended after {found['wall_s']:.0f} s: a faster one may be there"
+            self.warnings.append(Finding(text, "parallel", "auto", "parsim plan searches to the end"))
         priced = pricing(self.settings, cluster, gpus, model, training[0], placed.data)
         economics = self._priced(priced)
         made = Built(

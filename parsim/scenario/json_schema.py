@@ -32,7 +32,7 @@ def schema() -> dict[str, Any]:
     for path in (*SCALAR, FAILURES):
         section, _, key = path.rpartition(".")
         holder = definitions[names[section]] if section else root
-        holder["properties"][key] = _or_text(holder["properties"][key])
+        holder["properties"][key] = _or_text(holder["properties"][key], {"const": "auto"} if path == "parallel" else _TEXT)
     for path in NUMBER:
         section, _, key = path.rpartition(".")
         properties = definitions[names[section]]["properties"]
@@ -79,11 +79,14 @@ def _short_form(long: str, definitions: Mapping[str, Any], names: Mapping[str, s
     return {**source, "description": f"short for {long}"}
 
 
-def _or_text(value: dict[str, Any]) -> dict[str, Any]:
+_TEXT = {"type": "string", "minLength": 1}
+
+
+def _or_text(value: dict[str, Any], text: dict[str, Any]) -> dict[str, Any]:
     """A section that a plain text may stand for."""
     kept: dict[str, Any] = {key: value[key] for key in ("description", "default") if key in value}
     inner = {key: item for key, item in value.items() if key not in kept}
-    return {"anyOf": [{"type": "string", "minLength": 1}, inner], **kept}
+    return {"anyOf": [text, inner], **kept}
 
 
 def _or_number(value: dict[str, Any]) -> dict[str, Any]:

@@ -18,10 +18,10 @@ from parsim.errors import MOST_PROBLEMS, Finding, ScenarioError
 from parsim.scenario import files
 from parsim.scenario.references import unknown_names
 from parsim.scenario.scenario import Scenario, flow
-from parsim.scenario.shortforms import LATE_SCALAR, Layer, box
+from parsim.scenario.shortforms import LATE_SCALAR, SEARCHED, Layer, box
 from parsim.scenario.support import unfilled
 from parsim.scenario.trust import code_named, is_trusted, refusal
-from parsim.scenario.values import did_you_mean, shown
+from parsim.scenario.values import Silent, did_you_mean, shown
 from parsim.scenario.yaml_tree import Origin, nearest
 
 if TYPE_CHECKING:
@@ -306,8 +306,12 @@ def _checked(
 
 
 def filled(model: type[BaseModel], written: Mapping[str, Any]) -> dict[str, Any]:
-    """`written` with every default, in the order of the schema."""
-    return {name: _value(info, written[name]) if name in written else _default(info) for name, info in model.model_fields.items()}
+    """`written` with every default, in the order of the schema; a key that is `Silent` only where it says something else."""
+    return {
+        name: _value(info, written[name]) if name in written else _default(info)
+        for name, info in model.model_fields.items()
+        if Silent() not in info.metadata or written.get(name, info.default) != info.default
+    }
 
 
 def _value(info: FieldInfo, value: Any) -> Any:
@@ -354,7 +358,8 @@ def _merge(
                 origins[f"{path}.{LATE_SCALAR[path]}"] = origins[path]
         if isinstance(value, Mapping) and isinstance(below, str) and path == "cluster.topology" and "node" not in value:
             below = base[key] = box(below) or below
-        if isinstance(value, Mapping) and isinstance(below, dict) and path not in WHOLE:
+        searched = path == "parallel" and value == SEARCHED
+        if isinstance(value, Mapping) and isinstance(below, dict) and path not in WHOLE and not searched:
             _merge(below, origins, value, over_origins, f"{path}.")
             if path in over_origins:
                 origins.setdefault(path, over_origins[path])

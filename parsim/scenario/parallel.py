@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from parsim import units
 from parsim.parallel.groups import AXES
-from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, ListOf, Number, Quantity, Section, Text, Whole, shown
+from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, ListOf, Number, Quantity, Section, Silent, Text, Whole, shown
 
 STRATEGIES = ("none", "torch-data-parallel", "parameter-server", "ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp")
 OWN_STRATEGY = r".+\.py:[A-Za-z_][A-Za-z0-9_]*"
@@ -250,6 +250,8 @@ class DataSection(Section):
 class ParallelSection(Section):
     """The parallel strategy. tensor x pipeline x context x data = used GPUs."""
 
+    search: Annotated[str, Choice(("none", "auto")), Silent()] = "none"
+    """auto: the fastest strategy that fits is searched for before the step; what is written beside it is kept (short: parallel: auto)"""
     order: Annotated[tuple[str, ...], OrderKind()] = AXES
     """axes of the rank grid, fastest varying first; decides which ranks share a node"""
     tensor: TensorSection = TensorSection()

@@ -47,6 +47,8 @@ class Scenario:
     """whether the Python files that it names may run"""
     changes: tuple[str, ...] = ()
     """what was laid over the file when it was loaded: ``+OVERRIDE`` and ``key=value``, in order"""
+    found: Mapping[str, Any] | None = None
+    """the report's `plan`: what a search says of this strategy; None: it was written, not found"""
     _references: dict[str, Mapping[str, Origin]] = field(default_factory=dict, repr=False, compare=False)
 
     __hash__ = object.__hash__

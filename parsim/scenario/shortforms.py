@@ -85,12 +85,15 @@ SCALAR = {
     "cluster.storage": "bandwidth",
     "cluster.collectives": "profile",
     "variability": "profile",
+    "parallel": "search",
 }
 """section that a plain text may stand for -> the key the text is the value of"""
 NUMBER = {"variability.jitter": ("kernel", "collective")}
 """section that a number may stand for -> the keys the number is the value of"""
 LATE_SCALAR = {"model": "base", "training.precision": "preset"}
 """the same, but only where a mapping is laid over the text"""
+SEARCHED = {"search": "auto"}
+"""`parallel` where nothing is known of the strategy but that it is searched for: takes the place of a strategy below it"""
 SYNONYMS: dict[str, dict[Any, Any]] = {
     "training.recompute": {True: "full", False: "none", "gradient_checkpointing": "full"},
     "training.finetune": {False: None, "none": None},

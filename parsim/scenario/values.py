@@ -183,6 +183,11 @@ class Choice(Kind):
         return {"type": "string", "enum": list(self.options)}
 
 
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """Marks a key that the resolved scenario only has where it is not at its default."""
+
+
 @dataclass(frozen=True)
 class Text(Kind):
     """A text of at least one character, or null where it is `optional`."""

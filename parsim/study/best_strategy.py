@@ -14,7 +14,7 @@ from parsim.errors import Finding, ScenarioError
 from parsim.scenario.build import build
 from parsim.scenario.load import load
 from parsim.scenario.scenario import Scenario, flow
-from parsim.study.compare import Comparison, compare
+from parsim.study.automatic import question, starting_point
 from parsim.study.search.lattice import STANDARD, Ranges
 from parsim.study.size.question import Assumed, recipe
 from parsim.study.size.question import Question as SizeQuestion
@@ -22,7 +22,7 @@ from parsim.study.sweep.definition import Definition
 from parsim.study.sweep.rows import Row
 from parsim.study.sweep.space import Place
 from parsim.study.sweep.sweep import Study, run
-from parsim.study.workers import crew
+from parsim.study.workers import Crew, crew
 
 USUAL = Ranges(
     micro_batch=(1,), schedule=("1f1b",), strategy=("zero1", "fsdp"), recompute=("none", "selective", "full"), sequence_parallel=(True,)
@@ -30,6 +30,9 @@ USUAL = Ranges(
 """what is looked at first"""
 HEADROOM = "4 GiB"
 """of every GPU, left free unless the question says otherwise: peaks of published runs are predicted within 6 % on average"""
+
+FEW = 300
+"""strategies that one process has bounded before others would have started"""
 
 Watch = Callable[[str, Iterable[Any], int | None], Iterable[Any]]
 """is given what is being done, the results as they come, and how many there will be; passes them on"""
@@ -83,6 +86,8 @@ class BestStrategy:
     """how long it took [s]"""
     runner_up: Improvement | None = None
     """None where only one strategy fits, or the search was ended"""
+    winner: Improvement | None = None
+    """the fastest of all; None: the search was ended, or nothing fits"""
     interrupted: bool = False
     """the user ended it"""
 
@@ -93,15 +98,16 @@ class BestStrategy:
 
     @property
     def best(self) -> Improvement | None:
-        """The fastest; None: nothing fits."""
-        return self.improvements[-1] if self.improvements else None
+        """The fastest; None: nothing fits. Of equals it is, once all are known, the first of the range."""
+        return self.winner or (self.improvements[-1] if self.improvements else None)
 
     @property
     def scenario(self) -> Scenario:
         """The scenario with the best strategy. Raises ScenarioError where nothing fits."""
         if self.best is None:
             hint = "more GPUs, a shorter sequence, or offload (`parsim fit` looks for what would help)"
-            raise ScenarioError(Finding("no strategy fits into memory", "plan", self.base.name, hint))
+            text = "no strategy fits into memory" if self.proven else f"no strategy that fits was found within {self.wall:.0f} s"
+            raise ScenarioError(self.base.findings_at([Finding(text, "parallel", None, hint)]))
         return self.with_strategy(self.best)
 
     def with_strategy(self, one: Improvement) -> Scenario:
@@ -113,12 +119,6 @@ class BestStrategy:
         """The best strategy as a scenario file says it: what the base says, and what was found as far as the defaults do not say it."""
         found = _beside(self.scenario.written, self.base.tree, self.base.written)
         return {"name": self.base.settings.name, **{key: value for key, value in found.items() if key not in ("name", "study")}}
-
-    def against_runner_up(self) -> Comparison | None:
-        """The best beside the next best; None where there is none."""
-        if self.runner_up is None:
-            return None
-        return compare(self.scenario, self.with_strategy(self.runner_up), labels=("best simulated", "next"))
 
 
 class _Over(Exception):  # noqa: N818 - no error
@@ -166,7 +166,7 @@ def search(
     watch: Watch = lambda _, results, __: results,
     improved: Callable[[Improvement], None] = lambda _: None,
 ) -> BestStrategy:
-    """The fastest strategy for a scenario, whose own strategy does not count.
+    """The fastest strategy for a scenario, whose own strategy does not count, but with ``parallel: auto`` what is written beside that.
 
     `within` is how long the search may take [s]; what was found by then is kept, and is not proved. `improved` hears of every strategy
     that is faster than those before. KeyboardInterrupt ends the search, too.
@@ -174,10 +174,12 @@ def search(
     Raises:
         ScenarioError: the scenario is wrong, or cannot be searched.
     """
-    plan, began = BestStrategy(base), monotonic()
+    asked, kept = question(base)
+    plan, began = BestStrategy(asked), monotonic()
+    start = starting_point(asked, kept)
     rows: dict[str, Row] = {}
 
-    def hear(place: Place, row: Row) -> None:
+    def hear(place: Place, row: Row, _: str) -> None:
         rows[row["key"]] = row
         one = Improvement(monotonic() - began, place, row)
         if plan.best is None or row["step_time_s"] < plan.best.row["step_time_s"]:
@@ -190,16 +192,20 @@ def search(
             if within is not None and monotonic() - began > within:
                 raise _Over
 
-    usual = Definition(base, base.name, "plan", strategies=True, ranges=USUAL, top=1)
-    everything = replace(usual, ranges=STANDARD, top=2)
+    def hands(work: int) -> Crew:
+        return crew(workers if work > FEW else 1, None, None, work)
+
+    usual = Definition(start, base.name, "plan", strategies=True, ranges=replace(USUAL, **kept), top=1)
+    everything = replace(usual, ranges=replace(STANDARD, **kept), top=2)
     try:
-        run(usual, hands=lambda work: crew(workers, None, None, work), watch=timed, improved=hear)
-        study = run(everything, hands=lambda work: crew(workers, None, None, work), watch=timed, known=rows, improved=hear)
+        run(usual, hands=hands, watch=timed, improved=hear)
+        study = run(everything, hands=hands, watch=timed, known=rows, improved=hear)
     except (_Over, KeyboardInterrupt) as ended:
         plan.interrupted = isinstance(ended, KeyboardInterrupt)
     else:
         plan.study = study
-        plan.runner_up = next((Improvement(0.0, entry.place, entry.rows[0]) for entry in study.entries[1:2]), None)
+        ranked = [Improvement(plan.wall, entry.place, entry.rows[0]) for entry in study.entries[:2]]
+        plan.winner, plan.runner_up = (*ranked, None, None)[:2]
     plan.wall = monotonic() - began
     return plan
 

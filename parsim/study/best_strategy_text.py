@@ -16,12 +16,15 @@ from parsim.run import simulate
 from parsim.scenario.build import build
 from parsim.scenario.scenario import Scenario, flow
 from parsim.study.best_strategy import BestStrategy, Improvement
+from parsim.study.runner_up import why_slower
 from parsim.study.size.question import Assumed
 from parsim.units import format_time
 from parsim.version import CONTRACT_VERSION, __version__
 
-FILES = {"megatron": "megatron.sh", "deepspeed": "deepspeed.json", "fsdp": "accelerate-fsdp.yaml"}
+FILES = {"megatron": "megatron.sh", "deepspeed": "deepspeed.json", "torchtitan": "torchtitan.toml", "fsdp": "accelerate-fsdp.yaml"}
 """tool -> the file of its configuration"""
+CALLED = {"megatron": "Megatron-LM", "deepspeed": "DeepSpeed", "torchtitan": "torchtitan", "fsdp": "accelerate"}
+"""tool -> what its users call it"""
 SCENARIO = "scenario.yaml"
 
 
@@ -50,25 +53,94 @@ def answer(plan: BestStrategy) -> str:
         whole = "no strategy fits into memory" if plan.proven else "nothing was found yet that fits into memory"
         return f"\n{whole}: {_searched(plan)}"
     report = simulate(plan.scenario)
-    lines = ["", f"Best: {plan.best.strategy}", report.verdict]
-    if (seconds_of_all := report.estimate.time_to_train_s) is not None:
-        lines.append(f"Whole training: {format_time(seconds_of_all, digits=3)}, nothing failing; `parsim size` counts failures and money")
-    lines.append(_searched(plan))
-    if (comparison := plan.against_runner_up()) is not None and plan.runner_up is not None:
-        lines += [f"Runner-up: {plan.runner_up.strategy}", comparison.verdict]
-    return "\n".join([*lines, "", *yaml_of(plan.tree())])
+    lines = ["", f"Best: {plan.best.strategy}", report.verdict, *training_lines(report), _searched(plan)]
+    if plan.runner_up is not None:
+        other = simulate(plan.with_strategy(plan.runner_up))
+        lines += [f"Runner-up: {plan.runner_up.strategy}", why_slower(report.document(), other.document())]
+    return "\n".join([*lines, "", *yaml_of(plan.tree()), "", *launches(plan.scenario)])
+
+
+def training_lines(report: Report) -> list[str]:
+    """How long the whole training takes and what it costs, as far as the scenario says how long it is and what a GPU costs."""
+    estimate = report.estimate
+    if (time := estimate.time_to_train_s) is None:
+        return []
+    cost = estimate.document()["cost_to_train"]
+    currency = report.measured.scenario["economics"]["currency"]
+    hour = next((one for one in report.measured.assumptions if one.name == "gpu_hour"), None)
+    at = "" if hour is None else f" at {hour.value} per GPU-hour ({hour.source.partition(':')[0]})"
+    price = "no price of these GPUs is known: add economics.gpu_hour" if cost is None else f"{cost:,.0f} {currency}{at}"
+    return [f"Whole training: {format_time(time, digits=3)}, {price}; nothing fails (`parsim size` counts failures)"]
+
+
+def launches(scenario: Scenario) -> list[str]:
+    """What starts it with every tool that can, and why the others cannot."""
+    lines = []
+    for tool, exported in exports(scenario).items():
+        said = exported if isinstance(exported, str) else exported.launch.replace("FILE", FILES[tool])
+        lines.append(f"{CALLED[tool]}: {'no, ' if isinstance(exported, str) else ''}{said}")
+    return lines
+
+
+def summary(found: Mapping[str, Any]) -> str:
+    """A report's `plan` in lines: what was found, how far it is proved, and why the next one loses."""
+    lines = [f"Strategy found: {found['strategy']}", _proof(found)]
+    if (second := found["runner_up"]) is not None:
+        lines.append(f"Runner-up: {second['strategy']}. {second['why']}")
+    return "\n".join(lines)
 
 
 def _searched(plan: BestStrategy) -> str:
-    if plan.study is None:
-        why = "interrupted" if plan.interrupted else "out of time"
-        return f"Not proved to be the fastest: the search was ended after {plan.wall:.0f} s ({why})."
-    counts = plan.study.counts()
-    ruled_out = counts["points"] - counts["simulated"]
+    return _proof(_counts(plan))
+
+
+def _proof(found: Mapping[str, Any]) -> str:
+    """How far the search went."""
+    if not found["proven"]:
+        return f"Not proved to be the fastest: the search was ended after {found['wall_s']:.0f} s."
     return (
-        f"Proved: {counts['points']:,} strategies, {counts['simulated']} simulated, {ruled_out:,} ruled out by lower bounds of time and "
-        f"memory, in {plan.wall:.0f} s."
+        f"Proved the fastest of {found['points']:,} strategies: {found['simulated']} simulated, {found['ruled_out']:,} ruled out by lower "
+        f"bounds of time and memory, in {found['wall_s']:.0f} s."
     )
+
+
+def _counts(plan: BestStrategy) -> dict[str, Any]:
+    """What was searched."""
+    counts = {} if plan.study is None else plan.study.counts()
+    return {
+        "proven": plan.proven,
+        "points": counts.get("points"),
+        "simulated": counts["simulated"] + counts["judged"] if counts else None,
+        "ruled_out": counts.get("passed"),
+        "wall_s": plan.wall,
+    }
+
+
+def record(plan: BestStrategy) -> dict[str, Any]:
+    """The report's `plan`: what was searched, the strategy, the next best and why it loses, what starts it with each tool."""
+    if plan.best is None:
+        return {**_counts(plan), "strategy": None, "runner_up": None, "launch": {}}
+    second = None
+    if plan.runner_up is not None:
+        scenario = plan.with_strategy(plan.runner_up)
+        best, other = simulate(plan.scenario).document(), simulate(scenario).document()
+        candidate = plan.runner_up.place.candidate
+        second = {
+            "strategy": plan.runner_up.strategy,
+            "overrides": [] if candidate is None else list(candidate.overrides),
+            "scenario": scenario.document(),
+            "step_time_s": other["step_time_s"],
+            "estimate": other["estimate"],
+            "why": why_slower(best, other),
+        }
+    launch = {tool: _launch(tool, one) for tool, one in exports(plan.scenario).items()}
+    return {**_counts(plan), "strategy": plan.best.strategy, "runner_up": second, "launch": launch}
+
+
+def _launch(tool: str, exported: Exported | str) -> dict[str, str]:
+    if isinstance(exported, str):
+        return {"refused": exported}
+    return {"file": FILES[tool], "command": exported.launch.replace("FILE", FILES[tool]), "text": exported.text}
 
 
 def yaml_of(tree: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
@@ -103,31 +175,15 @@ def write(plan: BestStrategy, directory: Path) -> list[str]:
 
 def document(plan: BestStrategy, assumed: Sequence[Assumed]) -> dict[str, Any]:
     """The plan as one JSON document; its ``report`` is that of the best."""
-    report: Report | None = None if plan.best is None else simulate(plan.scenario)
-    counts = {} if plan.study is None else plan.study.counts()
-    comparison = plan.against_runner_up()
-    launch = {} if plan.best is None else {tool: one.launch for tool, one in exports(plan.scenario).items() if isinstance(one, Exported)}
-    second = None
-    if plan.runner_up is not None and comparison is not None:
-        overrides = [] if plan.runner_up.place.candidate is None else list(plan.runner_up.place.candidate.overrides)
-        second = {"strategy": plan.runner_up.strategy, "overrides": overrides, "why": comparison.verdict}
-        second["step_time_s"] = plan.runner_up.row["step_time_s"]
+    found = record(plan)
+    found["assumed"] = [{"name": one.name, "value": one.value, "source": one.source} for one in assumed]
+    found["improvements"] = [
+        {"after_s": one.after, "strategy": one.strategy, "step_time_s": one.row["step_time_s"]} for one in plan.improvements
+    ]
     return {
         "parsim": CONTRACT_VERSION,
         "version": __version__,
-        "plan": {
-            "proven": plan.proven,
-            "points": counts.get("points"),
-            "simulated": counts.get("simulated"),
-            "ruled_out": counts["points"] - counts["simulated"] if counts else None,
-            "wall_s": plan.wall,
-            "assumed": [{"name": one.name, "value": one.value, "source": one.source} for one in assumed],
-            "improvements": [
-                {"after_s": one.after, "strategy": one.strategy, "step_time_s": one.row["step_time_s"]} for one in plan.improvements
-            ],
-            "runner_up": second,
-            "launch": launch,
-        },
+        "plan": found,
         "scenario": None if plan.best is None else plan.tree(),
-        "report": None if report is None else report.document(),
+        "report": None if plan.best is None else simulate(plan.scenario).document(),
     }

@@ -61,11 +61,19 @@ class Variant:
     label: str = ""
 
     def scenario(self) -> Scenario:
-        """Load it.
+        """Load it; a strategy that is to be searched for is found first.
 
         Raises:
             ScenarioError: all problems.
         """
+        loaded = self._loaded()
+        if loaded.settings.parallel.search == "none":
+            return loaded
+        from parsim.study.automatic import decided  # which simulates variants itself
+
+        return decided(loaded)
+
+    def _loaded(self) -> Scenario:
         if isinstance(self.source, Scenario):
             source = replace(self.source, trust_code=self.trust_code or self.source.trust_code)
             return source.with_overrides(*self.arguments) if self.arguments else source

@@ -25,7 +25,7 @@ CONTRACT = {
     " collectives links unused_links confidence"
     " cost energy_J time_to_train_s gpu_hours goodput steps_to_train gpu_hours_billed cost_per_step cost_per_million_tokens"
     " cost_per_million_samples cost_to_train energy_per_step_J energy_per_token_J co2_kg economics"
-    " training_run assumptions warnings simulation",
+    " training_run plan assumptions warnings simulation",
     "estimate": "step_time_s step_time_band_s tokens_per_s mfu time_to_train_s cost_to_train peak_bytes peak_band_bytes of",
     "provenance": "catalogue_sha256 command trusted_code python",
     "ranks": "total tensor context data pipeline expert expert_tensor expert_data outer micro_batches nodes idle_gpus",

@@ -41,6 +41,13 @@ QLORA = "method: qlora, rank: 8, targets: [q, v], dropout: 0.1, train_embeddings
 TUNED = (f"training.finetune={{{QLORA}}}",)
 MIXTURE: dict[str, Any] = {**GPT, "model": "mixtral-8x7b", "parallel": {"data": {"strategy": "zero1"}}}
 WITH_SHARED = {**MIXTURE, "model": "qwen2-57b-a14b"}
+TITAN_RECIPE = (
+    "training.loss.hold_logits=false", "training.loss.kind=cross_entropy", "training.mean_sequence_length=1024",
+    "training.partial_micro_batch=true", "training.tokens=1B", "training.iteration=first", "training.precision=amp-bf16",
+    "training.optimizer={name: adam, implementation: foreach, clip_gradients: false}", "training.dropout=0.2", "training.attention=flash2",
+    "training.recompute={one_in: 2}", "training.data_loading=1 ms",
+)  # fmt: skip
+EXPERTS: dict[str, Any] = {**LLAMA, "model": "qwen3-30b-a3b"}
 ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
     "megatron": [
         (STAGED, (*RECIPE, "parallel.tensor.sequence_parallel=true")),
@@ -90,6 +97,24 @@ ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
         (LLAMA, ("training.finetune={method: freeze, freeze: [embedding]}",)),
         (LLAMA, ("training.finetune={method: lora, flat_gradients: true}",)),
     ],
+    "torchtitan": [
+        (LLAMA, (*TITAN_RECIPE, *DATA)),
+        (LLAMA, LONG),
+        ({**LLAMA, "parallel": {"data": {"strategy": "ddp"}}}, (*DATA, "training.global_batch=128")),
+        (
+            LLAMA,
+            (*OFFLOAD, "parallel.tensor={size: 2, sequence_parallel: true, overlap: none}", "parallel.context={size: 2, method: ring}"),
+        ),
+        (LLAMA, ("parallel.tensor={size: 2, sequence_parallel: true, overlap: full, overlap_splits: 2, overlap_sms: 8}",)),
+        (LLAMA, ("parallel.pipeline={size: 2, split: [17,15], overlap_sends: false, scatter_sends: false}",)),
+        (LLAMA, ("parallel.pipeline={size: 2, schedule: interleaved, virtual_stages: 2}",)),
+        (HYBRID, ("parallel.data.shard_size=4",)),
+        ({**LLAMA, "parallel": {"data": {"strategy": "zero2"}}}, ("parallel.data.overlap_gather=true",)),
+        (LLAMA, ("training.loss={kernel: eager, chunks: 4}",)),
+        (EXPERTS, ("parallel.expert={size: 4, imbalance: 1.2, capacity_factor: 1.5, pad_to_capacity: true, batch_overlap: true}",)),
+        (EXPERTS, ("parallel.expert={size: 4, tensor: 1, dispatcher: deepep, sms: 24, dispatch_dtype: fp8, combine_dtype: bf16}",)),
+        ({**EXPERTS, "model": "deepseek-v2-lite"}, ("parallel.expert={size: 4, shared_overlap: true}",)),
+    ],
 }
 """target -> scenarios with changes that it takes"""
 PIPELINED = {f"parallel.pipeline.{key}" for key in ("schedule", "virtual_stages", "split", "overlap_sends", "scatter_sends")}
@@ -97,9 +122,11 @@ BUFFERS = {f"parallel.tensor.{key}" for key in ("sequence_parallel", "overlap_sp
 MUON = {
     f"training.optimizer.{key}" for key in ("newton_schulz_steps", "tensor_mode", "split_query_key_value", "split_gate_up", "padded_parts")
 }
+ACTIVATIONS = {"training.offload.activations"}
 PLUS_PLUS = {f"parallel.data.{key}" for key in ("quantised_weights", "quantised_gradients", "secondary_partition")}
 SLOW = ("variability.slow=[{rank: 3, speed: 0.5}]", "training.gradient_accumulation=null", "training.global_batch=128")
 EVERYWHERE = {
+    "parallel.search",
     "training.backward",
     "training.step",
     "training.objective",
@@ -143,6 +170,7 @@ ELSEWHERE = {
         "parallel.expert.combine_dtype",
         "parallel.expert.sms",
     },
+    "torchtitan": {*PLUS_PLUS, *MUON, "training.finetune.*", "parallel.data.optimizer_instances", "parallel.order", *ACTIVATIONS},
 }
 """keys that are refused, or taken only where another key is refused, hence tested with the refusals"""
 
@@ -211,6 +239,7 @@ REFUSED = [
         (target, SHARDED, ("parallel.data.outer={size: 2, local_steps: 10, fragments: 2, overlap_steps: 1, dtype: int8}",), paths)
         for target, paths in (
             ("fsdp", {"parallel.data.outer.size"}),
+            ("torchtitan", {"parallel.data.outer.size"}),
             ("deepspeed", {"parallel.data.outer.size"}),
             ("megatron", {"parallel.data.outer.size", "parallel.data.strategy"}),
         )
@@ -230,6 +259,20 @@ REFUSED = [
         (target, {**LLAMA, "parallel": {"data": {"strategy": "ddp"}}}, ("training.optimizer=muon",), {"training.optimizer.name"})
         for target in ("deepspeed", "fsdp")
     ],
+    ("torchtitan", SHARDED, TUNED, {"training.finetune.method"}),
+    ("torchtitan", LLAMA, ("training.optimizer=muon",), {"training.optimizer.name"}),
+    ("torchtitan", LLAMA, ("training.optimizer=lion",), {"training.optimizer.name"}),
+    ("torchtitan", LLAMA, ("training.precision=fp16",), {"training.precision"}),
+    ("torchtitan", LLAMA, ("training.recompute={blocks: 2}", "training.offload.activations=cpu"), {"training.recompute"}),
+    ("torchtitan", LLAMA, ("training.recompute=full", "training.offload.activations=cpu"), {"training.offload.activations"}),
+    ("torchtitan", STAGED, ("parallel.data.optimizer_instances=2",), {"model", "parallel.data.optimizer_instances"}),
+    ("torchtitan", LLAMA, ("parallel.tensor.size=2",), {"parallel.tensor.sequence_parallel"}),
+    ("torchtitan", LLAMA, ("parallel.context={size: 2, method: ulysses}",), {"parallel.context.method"}),
+    ("torchtitan", LLAMA, ("parallel.data.strategy=ddp", "parallel.context.size=2"), {"parallel.data.strategy"}),
+    ("torchtitan", LLAMA, ("parallel.data.strategy=zero1",), {"parallel.data.strategy"}),
+    ("torchtitan", LLAMA, ("parallel.pipeline={size: 2, schedule: zb-h1}",), {"parallel.pipeline.schedule"}),
+    ("torchtitan", LLAMA, ("parallel.tensor={size: 4, sequence_parallel: true}", "parallel.pipeline.size=4"), {"training.precision"}),
+    ("torchtitan", SHARDED, ("parallel.data={quantised_weights: true, quantised_gradients: true, secondary_partition: 8}",), PLUS_PLUS),
     ("fsdp", LLAMA, ("parallel.tensor.size=2", "parallel.order=[data,tensor,context,pipeline]"), {"parallel.order"}),
     *[(target, REPLICATED, ("parallel.data.batch_split=balanced", *SLOW), {"parallel.data.batch_split"}) for target in TARGETS],
 ]
@@ -301,6 +344,6 @@ def test_shipped_scenarios_are_exported_or_refused_with_a_way_out(name: str) -> 
         except InputError as error:
             refused += error.findings
         else:
-            kind = {"megatron": "#!/bin/bash\n", "deepspeed": "{\n", "fsdp": "# "}[target]
+            kind = {"megatron": "#!/bin/bash\n", "deepspeed": "{\n", "fsdp": "# ", "torchtitan": "# "}[target]
             assert text.startswith(kind)
     assert [finding for finding in refused if not (finding.suggestion and finding.line)] == []

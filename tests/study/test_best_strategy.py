@@ -15,6 +15,7 @@ from parsim.errors import ScenarioError
 from parsim.run import simulate
 from parsim.scenario.load import load
 from parsim.study.best_strategy import Question, scenario_of, search
+from parsim.study.best_strategy_text import training_lines
 
 SMALL = {
     "name": "small",
@@ -68,13 +69,53 @@ def test_the_command_writes_what_starts_the_job(tmp_path: Path) -> None:
     file.write_text(json.dumps(SMALL))
     said = CliRunner().invoke(application(["plan"]), ["plan", str(file), "--workers", "1", "--out", str(tmp_path / "out"), "--quiet"])
     assert said.exit_code == 0, said.output
-    assert "Proved: " in said.output
+    assert "Proved the fastest of 44 strategies: " in said.output
     assert "Runner-up: " in said.output
+    assert "DeepSpeed: no, " in said.output
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"scenario.yaml", "megatron.sh"}
     written = yaml.safe_load((tmp_path / "out" / "scenario.yaml").read_text())
     assert written["cluster"] == SMALL["cluster"]
     refused = CliRunner().invoke(application(["plan"]), ["plan", str(file), "--gpus", "4"])
     assert isinstance(refused.exception, ScenarioError)
+
+
+def test_ctrl_c_keeps_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: object) -> str:
+        raise KeyboardInterrupt
+
+    file = tmp_path / "small.yaml"
+    file.write_text(json.dumps(SMALL))
+    monkeypatch.setattr("parsim.study.best_strategy_text.improvement", interrupt)
+    said = CliRunner().invoke(application(["plan"]), ["plan", str(file), "--workers", "1", "--out", str(tmp_path / "out")])
+    assert said.exit_code == 130
+    assert "Not proved to be the fastest: the search was ended after" in said.output
+    assert (tmp_path / "out" / "scenario.yaml").exists()
+
+
+def test_a_sweep_of_many_has_a_row_before_all_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sample costs a row at most, and does not change what is best."""
+    monkeypatch.setattr("parsim.study.sweep.sweep.FEW", 10)
+    heard: list[str] = []
+
+    def watch(doing, results, total, remark):
+        heard.append(doing)
+        return results
+
+    study = parsim.sweep({**SMALL, "study": {"strategy": "auto"}}, top=1, watch=watch, improved=lambda *_: heard.append("better"))
+    assert heard[:2] == ["better", "Proving bounds"]
+    best = search(load(SMALL)).best
+    assert best is not None
+    assert study.best.rows[0]["step_time_s"] == best.row["step_time_s"]
+    assert study.left == 0
+
+
+def test_the_whole_training_has_days_and_a_price() -> None:
+    training = {**SMALL["training"], "tokens": "1B"}
+    lines = training_lines(simulate(load({**SMALL, "training": training})))
+    assert len(lines) == 1
+    assert "USD at 2 USD per GPU-hour (example price of " in lines[0]
+    priced = simulate(load({**SMALL, "training": training, "economics": {"gpu_hour": 3}}))
+    assert f"{priced.estimate.document()['cost_to_train']:,.0f} USD; nothing fails" in training_lines(priced)[0]
 
 
 def test_what_fits_nowhere_is_said() -> None:

@@ -46,9 +46,20 @@ def study(tmp_path: Path, count: int) -> Path:
     return path
 
 
-def begin(path: Path, out: Path, *options: str) -> subprocess.Popen[str]:
+def begin(path: Path, out: Path, *options: str, quiet: bool = True) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "parsim", "sweep", str(path), "--out", str(out), "--quiet", "--exhaustive", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "parsim",
+        "sweep",
+        str(path),
+        "--out",
+        str(out),
+        "--exhaustive",
+        *options,
+        *(["--quiet"] if quiet else []),
+    ]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True,
         # A shell starts what runs in its background with SIGINT ignored, and Ctrl-C is for who does not ignore it.
@@ -141,14 +152,16 @@ def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path) -> None:
 @linux
 def test_ctrl_c_leaves_a_valid_file_and_says_how_to_go_on(tmp_path: Path) -> None:
     path, out = study(tmp_path, 4000), tmp_path / "out"  # more than a fast machine finishes before the signal
-    process = begin(path, out, "--workers", "2")
+    process = begin(path, out, "--workers", "2", quiet=False)
     until(lambda: len(lines(out)) >= 5 and len(children(process.pid)) == 2, process)
     workers = children(process.pid)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the parent and its workers
     said, error = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
-    assert said == ""
-    assert error.startswith(f"The rows so far are in {out / 'results.jsonl'}; the same command goes on with them.\n")
+    assert "Interrupted: this is what was found so far, and nothing is proved." in said
+    assert "not looked at yet" in said
+    assert (out / "best.json").exists()
+    assert f"The rows so far are in {out / 'results.jsonl'}; the same command goes on with them.\n" in error
     assert "Traceback" not in error
     assert (out / "results.jsonl").read_bytes().endswith(b"\n")
     assert 5 <= len(rows_of(out)) < 4000

@@ -23,6 +23,7 @@ class Ranges:
 
     tensor: tuple[int, ...] = ()
     pipeline: tuple[int, ...] = ()
+    data: tuple[int, ...] = ()
     micro_batch: tuple[int, ...] = ()
     schedule: tuple[str, ...] = ("1f1b", "interleaved", "gpipe")
     virtual_stages: tuple[int, ...] = ()
@@ -104,7 +105,9 @@ class Lattice:
     def _layout_rule(self, tensor: int, pipeline: int, gpus: int) -> str:
         if gpus % (tensor * pipeline):
             return f"tensor x pipeline does not divide the {gpus} GPUs"
-        layers = self.layers
+        layers, data = self.layers, gpus // (tensor * pipeline)
+        if self.ranges.data and data not in self.ranges.data:
+            return f"data size is not {' or '.join(map(str, self.ranges.data))}"
         return f"{layers} layers cannot fill more than {layers} stages" if pipeline > layers else ""
 
     @property

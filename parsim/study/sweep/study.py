@@ -80,6 +80,8 @@ class StudyData:
         self.damaged: tuple[Finding, ...] = ()
         """lines of its rows that were set aside"""
         self.command: str | None = None
+        self.interrupted = False
+        """whether the user ended it before everything was known"""
         self.before = 0
         """rows that were there before"""
 
@@ -170,6 +172,12 @@ class StudyData:
             **{status: statuses.count(status) for status in ("refused", "deadlock", "failed")},
             "kept": sum(len(entry.rows) for entry in self.entries),
         }
+
+    @property
+    def left(self) -> int:
+        """Points of which nothing is known yet."""
+        known = (place.excluded or place.same_as or place.number in self.passed or self.row(place) is not None for place in self.places)
+        return len(self.places) - sum(map(bool, known))
 
     def why(self, place: Place) -> str:
         """Why this point is not the best, or that it is."""

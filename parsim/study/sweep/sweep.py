@@ -17,22 +17,38 @@ from parsim.study.search.search import Values
 from parsim.study.sweep.choice import Bounded, CandidateQueue, Everything
 from parsim.study.sweep.constraint import Constraint, constraint
 from parsim.study.sweep.definition import SEED, Definition, Source
-from parsim.study.sweep.prover import Bound, CallersBounds, ProvenBounds, bounds_help
+from parsim.study.sweep.prover import Bound, CallersBounds, ProvenBounds, Prover, bounds_help, least_of
 from parsim.study.sweep.rows import Journal, Objective, Row, objective, scores
-from parsim.study.sweep.space import Place, Space, without_seed
+from parsim.study.sweep.space import Place, Space, evaluate_all, without_seed
 from parsim.study.sweep.study import StudyData
 from parsim.study.sweep.study_file import definition_of
 from parsim.study.sweep.text import text, write
 from parsim.study.variants import Answered, Runner
-from parsim.study.workers import Crew, crew
+from parsim.study.workers import Crew, at_work, crew, stamp
 from parsim.version import CONTRACT_VERSION, __version__
 
 Watch = Callable[[str, Iterable[Any], int | None, Callable[[], str]], Iterable[Any]]
 """is given what is being done, the results as they come, how many there will be (None: nobody knows), and a function that says the best
 so far; passes the results on"""
-Improved = Callable[[Place, Row], None]
+Improved = Callable[[Place, Row, str], None]
+"""hears of a place, its row, and what it scores in words"""
 _ALWAYS = "fits"
 """holds in every study unless a constraint speaks of it"""
+
+
+FEW = 100
+"""points that are bounded within seconds; of more a sample is looked at first"""
+_SAMPLE = 24
+_TRIED = 3
+"""rows of the sample, until one keeps all constraints"""
+
+
+class SweepInterrupted(KeyboardInterrupt):
+    """The user ended a sweep; `study` has what was found until then."""
+
+    def __init__(self, study: Study) -> None:
+        super().__init__()
+        self.study = study
 
 
 class Study(StudyData):
@@ -64,6 +80,7 @@ def sweep(  # noqa: PLR0913 - one keyword per word of a study, and who simulates
     dask: str | None = None,
     bound: Bound | None = None,
     watch: Watch | None = None,
+    improved: Improved | None = None,
     trust_code: bool = False,
 ) -> Study:
     """Simulate a scenario, or what a study file asks, over a range of keys, and rank what comes out.
@@ -75,10 +92,11 @@ def sweep(  # noqa: PLR0913 - one keyword per word of a study, and who simulates
     `workers` processes simulate (None: one per CPU; 1: this process), or any `executor`, or the Dask scheduler at address `dask`.
     Rows are appended to results.jsonl in the directory `out` as they come; the same study goes on where it was ended, unless `restart`.
     Candidates are passed over whose lower bound (`bound`, else that of `parsim.study.search`) or simulated step proves that they are not
-    among the best `top`, or with several objectives not on their front, unless the study is `exhaustive`. `trust_code` lets the Python
-    files run that the scenarios name, here and on the workers.
+    among the best `top`, or with several objectives not on their front, unless the study is `exhaustive`. `improved` hears of every row
+    that is better than all before. `trust_code` lets the Python files run that the scenarios name, here and on the workers.
 
     Raises:
+        SweepInterrupted: a KeyboardInterrupt that has the study so far.
         ScenarioError: the study or its scenario is wrong, or an objective is null in the rows.
         ParsimError: the workers cannot work.
     """
@@ -95,6 +113,7 @@ def sweep(  # noqa: PLR0913 - one keyword per word of a study, and who simulates
         exhaustive=exhaustive,
         bound=bound,
         watch=watch,
+        improved=improved,
     )
 
 
@@ -175,11 +194,21 @@ class _Run:
         watch = watch or (lambda _, results, __, ___: results)
         choice: CandidateQueue = Everything(self._opened())
         total: int | None = max(1, points - len(self.rows))
-        if not exhaustive and all(map(bounds_help, self.objectives)):
-            choice, total = self._bounded(crew, bound, watch), None
-        with closing(self._told(Runner(choice, crew).run())) as came:
-            for _ in watch("Simulating candidates", came, total, lambda: self.remark(choice)):
-                pass
+        try:
+            if not exhaustive and all(map(bounds_help, self.objectives)):
+                choice, total = self._bounded(crew, bound, watch), None
+            with closing(self._told(Runner(choice, crew).run())) as came:
+                for _ in watch("Simulating candidates", came, total, lambda: self.remark(choice)):
+                    pass
+        except KeyboardInterrupt:
+            self.places += list(self.space.written(self.where))[len(self.places) :]
+            study = self._so_far(choice)
+            study.interrupted = True
+            raise SweepInterrupted(study) from None
+        return self._so_far(choice)
+
+    def _so_far(self, choice: CandidateQueue) -> Study:
+        """What the rows that are there say."""
         study = Study(self.space, self.where, self.objectives, self.places, self.rows, choice.passed, choice.judged)
         study.before = self.before
         if self.journal is not None:
@@ -221,12 +250,34 @@ class _Run:
         )
         done = False
         try:
-            choice.prove(lambda bounds, count: watch("Proving bounds", bounds, count, str))
+            if len(asked) > FEW:
+                self._first_look(crew, prover, asked)
+            choice.prove(lambda bounds, count: watch("Proving bounds", bounds, count, lambda: self.remark(choice)))
             done = True
         finally:
             if not done:
                 crew.close(now=True)
         return choice
+
+    def _first_look(self, crew: Crew, prover: Prover, places: Sequence[Place]) -> None:
+        """A row within seconds, where bounding everything takes long: the most promising of a sample, evenly spread."""
+        sample = places[:: -(-len(places) // _SAMPLE)]
+        bounds = [(place, least) for place, least in prover.bounds(sample) if least is not None and not least.full]
+        for place, _ in sorted(bounds, key=lambda one: least_of(self.objectives[0], one[1]))[:_TRIED]:
+            looked = self._look(place)
+            if looked is not None and looked[1] is None:
+                candidate = looked[0].candidate
+                try:
+                    rows = crew.submit(at_work, stamp(), evaluate_all, [(candidate, place.settings)]).result()
+                except Exception as error:
+                    if not crew.died(error):
+                        raise
+                    crew.renew()
+                    continue
+                self._record(rows)
+                self._heard(looked[0], rows[0])
+            if self.best is not None:
+                return
 
     def _record(self, rows: list[Row]) -> None:
         if self.journal is not None:
@@ -254,7 +305,7 @@ class _Run:
         if values is not None and (self.best is None or values[0] < self.best):
             self.best = values[0]
             if self.improved is not None:
-                self.improved(place, row)
+                self.improved(place, row, self.objectives[0].shown(values[0]))
 
     def _values(self, place: Place, row: Row) -> Values | None:
         """The scores of a row that keeps all constraints."""

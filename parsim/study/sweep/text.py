@@ -15,20 +15,23 @@ from parsim.report.table import Column, Table
 from parsim.report.write import Content, write_together
 from parsim.scenario.scenario import flow
 from parsim.scenario.schema import value_at
+from parsim.study.axes import short_keys
 from parsim.study.sweep.definition import SEED
 from parsim.study.sweep.metrics import KWH, NAMED, Metric
+from parsim.study.sweep.space import Place
 from parsim.study.sweep.study import RankedRow, StudyData
 
 _ALWAYS = ("step_time_s", "estimated_step_time_s", "mfu", "peak_bytes")
 _LONGEST = 24
 """letters of a value"""
+INTERRUPTED = "Interrupted: this is what was found so far, and nothing is proved."
 Cells = tuple[str, list[str]]
 """a heading, and a cell per row"""
 
 
 def text(study: StudyData) -> str:
     """What was asked, how many points there were, the best rows, and how to run the first."""
-    lines = [study.name, f"{_asked(study)}", _counted(study), ""]
+    lines = [study.name, f"{_asked(study)}", _counted(study), *([INTERRUPTED] if study.interrupted else []), ""]
     shown = study.shown
     if not shown:
         return "\n".join([*lines, "No row keeps all constraints.", *_reasons(study)])
@@ -40,6 +43,13 @@ def text(study: StudyData) -> str:
         lines += [f"{more:,} more; --top shows them.", ""]
     lines += [*_best(study, shown[0]), *_unequal(study)]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def better(place: Place, score: str, after: float) -> str:
+    """A line about a row that is better than all before, `after` seconds."""
+    names = short_keys(tuple(place.settings))
+    values = ", ".join(f"{names[key]}={flow(value)}" for key, value in place.settings.items())
+    return f"{after:5.0f} s  best so far: {score}: {values}"
 
 
 def _asked(study: StudyData) -> str:
@@ -56,6 +66,7 @@ def _counted(study: StudyData) -> str:
     }  # fmt: skip
     said = [f"{counts[name]:,} {word}" for name, word in words.items() if counts[name]]
     points = counts["points"]
+    said += [f"{study.left:,} not looked at yet"] if study.interrupted else []
     before = f" ({study.before:,} rows were there before)" if study.before else ""
     return f"{points:,} point{'s' * (points != 1)}: {', '.join(said) or 'nothing'}{before}; {counts['kept']:,} keep all constraints."
 
