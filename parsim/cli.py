@@ -24,8 +24,25 @@ import typer
 from typer.models import CommandInfo
 
 from parsim.columns import printable
+from parsim.commands.help import Group, dressed
 from parsim.errors import DeadlockError, Finding, InputError, InputWarning, OutputError, ParsimError, ScenarioError, shortened
-from parsim.terminal import Debug, Json, ReaderGone, TrustCode, busy, open_streams, progress, remark, say, say_json, written_or_said
+from parsim.terminal import (
+    Debug,
+    Json,
+    Named,
+    Overrides,
+    Quiet,
+    ReaderGone,
+    TrustCode,
+    busy,
+    open_streams,
+    progress,
+    remark,
+    say,
+    say_json,
+    written_or_said,
+)
+from parsim.vocabulary import modern
 
 if TYPE_CHECKING:
     from parsim.report import Report
@@ -39,12 +56,6 @@ OUT = Path("parsim-out")
 """where `run` writes, one directory per scenario"""
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A scenario file, or the name of a shipped scenario (`parsim list scenarios`).")]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values that win over the file, for example training.micro_batch=4.")
-]
-Named = Annotated[
-    list[str] | None, typer.Option("--override", metavar="NAME", help="Apply a named block of the file's overrides; NAME,NAME for several.")
-]
 Unfolded = Annotated[bool, typer.Option("--unfolded", help="Simulate every rank, also where symmetric ranks could be simulated once.")]
 
 
@@ -72,7 +83,8 @@ def run(
     as_json: Json = False,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the files here instead of parsim-out/<scenario>.")] = None,
     no_pictures: Annotated[bool, typer.Option("--no-pictures", help="Write no pictures.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="Write trace.json.gz for ui.perfetto.dev, too.")] = False,
+    quiet: Quiet = False,
     unfolded: Unfolded = False,
     sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Sort the assumptions by what they can do to this answer.")] = False,
     runs: Annotated[int | None, typer.Option(metavar="N", help="Draw so many steps, or clusters, and say how they spread.")] = None,
@@ -80,7 +92,9 @@ def run(
         str | None,
         typer.Option(metavar="SHARE", help="Stop when the 95 % interval is so narrow: 1% (of the mean), p95:1%."),
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes for the runs; default: one per CPU where it takes long.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Processes for the runs; default: one per CPU where it takes long.")
+    ] = None,
     dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Make the runs on a Dask cluster: tcp://scheduler:8786.")] = None,
     allow_oom: Annotated[bool, typer.Option("--allow-oom", help="Exit with 0 also if it does not fit in memory.")] = False,
     trust_code: TrustCode = False,
@@ -110,7 +124,7 @@ def run(
 
         report = with_effects(scenario, report, watch=partial(progress, "Trying other assumptions", quiet=quiet))
     with busy("Writing the report", quiet=quiet):
-        written = _write(report, directory, pictures=not no_pictures) if directory is not None else []
+        written = _write(report, directory, pictures=not no_pictures, trace=trace) if directory is not None else []
     if as_json:
         say_json(report.document())
     elif not quiet:
@@ -228,10 +242,10 @@ def _show_program(scenario: Scenario, *, as_json: bool) -> None:
     say("\n".join([head, *schedule, "", "What runs in each lane, in order", grid(program)]))
 
 
-def _write(report: Report, directory: Path, *, pictures: bool) -> list[Path]:
-    from parsim.report.write import FORMATS, write_outputs
+def _write(report: Report, directory: Path, *, pictures: bool, trace: bool) -> list[Path]:
+    from parsim.report.write import write_outputs
 
-    formats = [name for name in FORMATS if name != "png"] if pictures else ["json", "trace"]
+    formats = ["json", *(["html", "svg"] if pictures else []), *(["trace"] if trace else [])]
     return write_outputs(report, directory, formats)
 
 
@@ -261,7 +275,7 @@ def application(arguments: Iterable[str] = ()) -> typer.Typer:
 
     A command costs tens of milliseconds to import and describe, so nobody pays for those that were not asked for.
     """
-    app = typer.Typer(name="parsim", rich_markup_mode=None, pretty_exceptions_enable=False)
+    app = typer.Typer(name="parsim", cls=Group, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.callback(invoke_without_command=True)(parsim)
     named = COMMANDS if _COMPLETION in os.environ else [name for name in COMMANDS if name in arguments]
     for home, name in {COMMANDS[name]: name for name in named or COMMANDS}.items():
@@ -271,7 +285,7 @@ def application(arguments: Iterable[str] = ()) -> typer.Typer:
             app.command(name)(home)
     if not named:
         app.registered_commands = [_listed(info) for info in app.registered_commands]
-    return app
+    return dressed(app)
 
 
 def _listed(command: CommandInfo) -> CommandInfo:
@@ -300,6 +314,9 @@ def execute(arguments: Sequence[str]) -> int:
     options = set(arguments)
     try:
         _refuse_digits(arguments)
+        arguments, notes = modern(arguments)
+        for note in notes:
+            remark(note)
         return _run(arguments)
     except ReaderGone:
         return 141

@@ -17,7 +17,15 @@ from parsim.columns import is_unicode, plainly, visible, visible_json
 from parsim.errors import Finding, OutputError, ScenarioError
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on stdout.")]
-Figure = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it: a .svg or .png file.")]
+Figure = Annotated[Path | None, typer.Option("--figure", metavar="FILE", help="Draw it: a .svg or .png file.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress; where the answer is in files, print nothing but errors.")]
+Workers = Annotated[int | None, typer.Option("--workers", metavar="N", min=1, help="Processes; default: one per CPU.")]
+Named = Annotated[
+    list[str] | None, typer.Option("--override", metavar="NAME", help="Apply a named block of the file's overrides; NAME,NAME for several.")
+]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values that win over the file, for example training.micro_batch=4.")
+]
 TrustCode = Annotated[
     bool, typer.Option("--trust-code", help="Run the Python files that a strategy or schedule is in; or PARSIM_TRUST_CODE=1.")
 ]
