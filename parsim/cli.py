@@ -24,7 +24,7 @@ import typer
 from typer.models import CommandInfo
 
 from parsim.columns import printable
-from parsim.commands.help import Group, dressed
+from parsim.command_help import Group, dressed
 from parsim.errors import DeadlockError, Finding, InputError, InputWarning, OutputError, ParsimError, ScenarioError, shortened
 from parsim.terminal import (
     Debug,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 
-FIGURES = (".svg", ".pdf", ".png", ".pgf")
-"""what a figure's file ends in"""
+FIGURES = (".svg", ".pdf", ".png", ".pgf", ".eps", ".gif", ".jpg", ".jpeg")
+"""what the name of a picture ends in; which of them can be drawn, the command says"""
 _SEQUENCE = {"--sequence-length": "--sequence", "--seq": "--sequence"}
 FORMER: Mapping[str, Mapping[str, str]] = {
     "calibrate": {"--out": "--save"},
-    "collective": {"--topology": "--on", "--plot": "--figure", "--compare": "--measured"},
+    "collective": {"--topology": "--on", "--plot": "--figure", "--compare": "--measured", "--profile": "--basis"},
     "compare": {"--jobs": "--workers"},
     "diagnose": {"--trace": "--profile"},
     "explain": {"--jobs": "--workers"},
@@ -22,7 +22,7 @@ FORMER: Mapping[str, Mapping[str, str]] = {
     "plan": _SEQUENCE,
     "schedule": {"--pdf": "--figure", "--out": "--figure"},
     "size": _SEQUENCE,
-    "validate": {"--jobs": "--workers", "--plot": "--figure"},
+    "validate": {"--jobs": "--workers", "--plot": "--figure", "--profile": "--basis"},
 }
 """command -> former spelling -> what it is called now; the former ones go with version 2"""
 DRAWS = ("timeline", "topology")

@@ -102,7 +102,7 @@ def fit(
     from parsim.study.fit_text import verdict as verdict_text
 
     question = Question(
-        model, on, train, zero, tp, pp, nodes or 1, sequence, micro_batch, precision, optimizer, recompute, offload, host_memory, ep, etp
+        model, on, train, zero, tp, pp, nodes, sequence, micro_batch, precision, optimizer, recompute, offload, host_memory, ep, etp, gpus
     )
     if maximum is not None:
         check_maximum(maximum)

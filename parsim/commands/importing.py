@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parsim.commands.help import Group
+from parsim.command_help import Group
 from parsim.errors import Finding, InputError, ScenarioError
 from parsim.terminal import Debug, Json, TrustCode, remark, say, say_json, standard_input
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from parsim.commands.help import Group
+from parsim.command_help import Group
 from parsim.terminal import Debug, Figure, Json, picture_kind, say, say_json
 
 topologies = typer.Typer(name="topology", cls=Group, help="Show or draw machines and the network between them.", no_args_is_help=True)
@@ -29,7 +29,7 @@ def collective(
     nodes: Annotated[int | None, typer.Option(min=1, help="On how many machines; default: as few as hold the GPUs.")] = None,
     size: Annotated[str | None, typer.Option(metavar="RANGE", help="1KiB:16GiB (doubling), or sizes with commas.")] = None,
     factor: Annotated[float, typer.Option(help="From one size of a range to the next.")] = 2.0,
-    profile: Annotated[str, typer.Option(help="measured | nccl (the library's own prediction)")] = "measured",
+    basis: Annotated[str, typer.Option(help="measured | nccl (the library's own prediction)")] = "measured",
     algorithm: Annotated[str, typer.Option(help="auto | ring | tree | nvls | nvls-tree | ...")] = "auto",
     protocol: Annotated[str, typer.Option(help="auto | simple | ll | ll128")] = "auto",
     kernels: Annotated[str, typer.Option(help="of an all-to-all: nccl | deepep | deepep-low-latency | hybridep")] = "nccl",
@@ -50,21 +50,21 @@ def collective(
     suffix = None if figure is None else picture_kind(figure)
     log = None if measured is None else read_log(measured)
     cluster, members = group(on, gpus or (log.ranks if log else None), nodes or (log.nodes if log and not gpus else None))
-    settings = Settings(profile, nccl or AUTOMATIC.version, algorithm.replace("-", "_"), protocol, kernels=kernels)
+    settings = Settings(basis, nccl or AUTOMATIC.version, algorithm.replace("-", "_"), protocol, kernels=kernels)
     sampled = tuple(sorted({sample.bytes for sample in log.samples})) if log and size is None else ()
     rows = study.sweep(cluster, members, wanted, sampled or study.sizes(size or "1KiB:16GiB", factor), settings)
     compared = () if log is None else study.compare(cluster, members, wanted, log, settings)
     machines = len({cluster.node_of(gpu) for gpu in members})
     title = f"{wanted.replace('_', '-')}, {len(members)} GPUs of {f'{machines} x ' if machines > 1 else ''}{cluster.name}"
-    title += f", NCCL {settings.version}, profile {profile}" if kernels == "nccl" else f", {kernels}"
+    title += f", NCCL {settings.version}, profile {basis}" if kernels == "nccl" else f", {kernels}"
     if figure is not None and suffix is not None:
         from parsim.report.write import write_file
 
         write_file(figure, study.picture(rows, compared, title, suffix))
-    judged = profile == "measured" and kernels == "nccl"
+    judged = basis == "measured" and kernels == "nccl"
     if as_json:
         about = {
-            "collective": wanted, "topology": cluster.name, "gpus": len(members), "nodes": machines, "profile": profile,
+            "collective": wanted, "topology": cluster.name, "gpus": len(members), "nodes": machines, "profile": basis,
             "nccl": settings.version, "algorithm": settings.algorithm, "protocol": settings.protocol,
             "kernels": kernels,
             **({"worth": worth(cluster, members).document()} if judged else {}),

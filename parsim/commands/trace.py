@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,6 +55,7 @@ def trace(
     debug: Debug = False,
 ) -> None:
     """Write the simulated step for Perfetto and other readers of PyTorch's traces, alone or beside recorded ones."""
+    from parsim.report.write import inside
     from parsim.run import simulate
     from parsim.scenario import load
 
@@ -70,7 +72,8 @@ def trace(
         if memory_snapshot is None or out is not None or save is not None:
             folder = out if out is not None else Path("parsim-out") / Path(file).stem
             path = folder if per_rank else save if save is not None else folder / NAME
-            documents["trace"] = _trace(report, path, wanted, others, most_slices, said, per_rank=per_rank)
+            with inside(folder) if save is None else nullcontext():
+                documents["trace"] = _trace(report, path, wanted, others, most_slices, said, per_rank=per_rank)
     except ValueError as error:
         raise ScenarioError(Finding(str(error), suggestion="--unfolded simulates every rank", file="command line")) from None
     say_json(documents) if as_json else say("\n".join(said))
@@ -144,14 +147,12 @@ def _trace(
     per_rank: bool,
 ) -> dict[str, Any]:
     from parsim.report.trace_files import write_merged, write_per_rank, write_trace
-    from parsim.report.write import make_folder
 
     if per_rank:
         paths = write_per_rank(report, path, ranks, most)
         size = sum(path.stat().st_size for path in paths) / 1e6
         said.append(f"Wrote {path}: {', '.join(path.name for path in paths)}, {size:.3g} MB together")
         return {"files": [str(path) for path in paths]}
-    make_folder(path.parent)
     written = write_merged(report, path, others, ranks, most) if others else write_trace(report, path, ranks, most)
     left = f", {written.spans_left_out} left out" if written.spans_left_out else ""
     beside = f", beside {', '.join(label for label, _ in others)}" if others else ""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from parsim.commands.help import Group
+from parsim.command_help import Group
 from parsim.errors import Finding, ScenarioError
 from parsim.terminal import Debug, Figure, Json, Quiet, Workers, picture_kind, progress, say, say_json
 
@@ -92,7 +92,7 @@ def memory(
 
 @validations.command()
 def nccl(
-    profile: Annotated[str | None, typer.Option(help="measured | nccl; default: both")] = None,
+    basis: Annotated[str | None, typer.Option(help="measured | nccl; default: both")] = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Your own measurements.csv and systems.yaml.")] = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -103,7 +103,7 @@ def nccl(
     from parsim.validation.predicted_collectives import document, text, validate
     from parsim.validation.published_collectives import measurements
 
-    compared = validate(measurements(data), PROFILES if profile is None else [known(profile).name])
+    compared = validate(measurements(data), PROFILES if basis is None else [known(basis).name])
     say_json(document(compared)) if as_json else say(text(compared))
 
 
