@@ -262,7 +262,7 @@ def _say_report(report: Report) -> None:
 
 
 COMMANDS: Mapping[str, str | Callable[..., None]] = {
-    "run": run, "fit": "fit", "check": check, "show": show, "list": "catalogue", "new": "catalogue", "schema": "catalogue",
+    "run": run, "fit": "fit", "check": check, "show": show, "list": "catalogue", "new": "new", "schema": "catalogue",
     "explain": "explain", "timeline": "timeline", "compare": "compare", "sweep": "sweep", "collective": "network", "topology": "network",
     "validate": "validate", "import": "importing", "export": "export", "flops": "flops", "mfu": "flops", "calibrate": "calibrate",
     "schedule": "schedule", "size": "size", "plan": "plan", "trace": "trace", "diagnose": "diagnose",

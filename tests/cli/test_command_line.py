@@ -13,7 +13,8 @@ import pytest
 
 import parsim
 from parsim.cli import execute
-from parsim.commands.catalogue import EXAMPLE, LISTED
+from parsim.commands.catalogue import LISTED
+from parsim.commands.new import EXAMPLE
 from parsim.errors import DeadlockError
 
 SCENARIO = """\
