@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, remark, say, say_json, write_collectives
+from parsim.terminal import Debug, Json, Quiet, remark, say, say_json, write_collectives
 
 
 def register(app: typer.Typer) -> None:
@@ -22,6 +22,7 @@ def calibrate(
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="The device file to write; default: parsim-out/<device>.yaml.")] = None,
     name: Annotated[str | None, typer.Option(help="What to call the device; default: the machine's name for it.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads to compute with; default: PyTorch's.")] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -31,7 +32,7 @@ def calibrate(
     from parsim.calibration.calibrate import calibrate as measure
     from parsim.calibration.measurements import slug
 
-    result = measure(device, name=name, quick=quick, threads=threads, say=_progress)
+    result = measure(device, name=name, quick=quick, threads=threads, say=_silent if quiet else remark)
     path = save if save is not None else Path("parsim-out") / f"{slug(result.name)}.yaml"
     from parsim.report.write import make_folder, write_new
 
@@ -65,5 +66,5 @@ def _relative(path: Path) -> str:
     return str(path) if path.is_absolute() else f"./{path}"
 
 
-def _progress(text: str) -> None:
-    remark(text)
+def _silent(text: str) -> None:
+    """Where nothing is to be said on the way."""

@@ -65,7 +65,7 @@ def diagnose(
     _usable(step_time, peak_memory, profile, nccl_log, perfetto=perfetto, steps=steps)
     asked, recorded = _inputs(file, overrides, override, step_time, peak_memory, profile, steps, trust_code=trust_code)
     scenario = asked.scenario
-    shown = partial(progress, quiet=quiet or as_json)
+    shown = partial(progress, quiet=quiet)
     with scenario.placing():
         diagnosis = explain_step(asked, shown)
         wires = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, say, say_json
+from parsim.terminal import Debug, Json, Quiet, busy, say, say_json
 
 if TYPE_CHECKING:
     from parsim.study.fit import Alternative, Answer
@@ -66,6 +66,7 @@ def fit(
     ] = None,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the scenario, to continue with `parsim run`.")] = None,
     explain_: Annotated[bool, typer.Option("--explain", help="Show how the numbers come about.")] = False,
+    quiet: Quiet = False,
     as_json: Json = False,
     allow_oom: Annotated[bool, typer.Option("--allow-oom", help="Exit with 0 also if it does not fit in memory.")] = False,
     debug: Debug = False,
@@ -106,7 +107,8 @@ def fit(
     )
     if maximum is not None:
         check_maximum(maximum)
-    answer = verdict(question)
+    with busy("Simulating one step", quiet=quiet):
+        answer = verdict(question)
     if save is not None:
         from parsim.report.write import write_new
 
@@ -114,10 +116,11 @@ def fit(
     tell = (lambda _: None) if as_json else say
     tell(verdict_text(answer))
     if maximum is not None:
-        answer = replace(answer, maximum=(largest := find_maximum(answer.tree, maximum)))
+        with busy("Looking for the largest", quiet=quiet):
+            answer = replace(answer, maximum=(largest := find_maximum(answer.tree, maximum)))
         tell(f"\n{largest_text(largest)}")
     if not answer.fits or as_json:
-        _alternatives(answer, as_json=as_json)
+        _alternatives(answer, as_json=as_json, quiet=quiet)
     if explain_:
         tell(f"\n{explanation(answer)}")
     if save is not None:
@@ -126,7 +129,7 @@ def fit(
         raise typer.Exit(3)
 
 
-def _alternatives(answer: Answer, *, as_json: bool) -> None:
+def _alternatives(answer: Answer, *, as_json: bool, quiet: bool) -> None:
     """What would fit, each as it is found; as JSON one document at the end, of what was found also where the user interrupts."""
     from parsim.study.fit import find_alternatives
     from parsim.study.fit_text import HEAD, NONE, alternative_line, document
@@ -138,7 +141,8 @@ def _alternatives(answer: Answer, *, as_json: bool) -> None:
         return document(replace(answer, alternatives=tuple(found), refused=tuple(refused), complete=complete))
 
     try:
-        for alternative in find_alternatives(answer, refused):
+        several = find_alternatives(answer, refused)
+        while (alternative := _next(several, quiet=quiet)) is not None:
             found.append(alternative)
             if not as_json:
                 say(alternative_line(alternative) if len(found) > 1 else f"\n{HEAD}\n{alternative_line(alternative)}")
@@ -150,6 +154,11 @@ def _alternatives(answer: Answer, *, as_json: bool) -> None:
         say_json(whole(complete=True))
     elif not found:
         say(f"\n{NONE}")
+
+
+def _next(alternatives: Iterator[Alternative], *, quiet: bool) -> Alternative | None:
+    with busy("Looking for what would fit", quiet=quiet):
+        return next(alternatives, None)
 
 
 @dataclass(frozen=True)

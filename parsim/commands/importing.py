@@ -11,7 +11,7 @@ import typer
 
 from parsim.command_help import Group
 from parsim.errors import Finding, InputError, ScenarioError
-from parsim.terminal import Debug, Json, TrustCode, remark, say, say_json, standard_input
+from parsim.terminal import Debug, Json, Quiet, TrustCode, busy, remark, say, say_json, standard_input
 
 if TYPE_CHECKING:
     from parsim.interop.import_draft import ImportedScenario
@@ -63,6 +63,7 @@ def config(
     tokenizer: Annotated[str | None, typer.Option(metavar="NAME", help="The tokenizer that says them, for example llama-3.")] = None,
     name: Annotated[str | None, typer.Option(help="What to call it; default: the file's name.")] = None,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the scenario here instead of to standard output.")] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -92,7 +93,8 @@ def config(
         hint = did_you_mean(precision, list(PRESETS)) or f"write {', '.join(PRESETS)}"
         raise ScenarioError(Finding(f"{precision!r} is no precision", "--precision", precision, hint))
     others = [(read_text(Path(name)), name) for name in more or []]
-    imported = import_config(text, file, given, tool=tool, arguments=arguments, more=others)
+    with busy(f"Reading {file}", quiet=quiet):
+        imported = import_config(text, file, given, tool=tool, arguments=arguments, more=others)
     keys = [fate.as_dict() for fate in imported.fates]
     _deliver(imported, save, {"tool": imported.tool, "evidence": imported.evidence, "keys": keys} if as_json else None)
 
@@ -143,6 +145,7 @@ def module(
     on: Annotated[str | None, typer.Option(metavar="MACHINE", help='One machine: a topology, or a box such as "8x a100-80gb".')] = None,
     name: Annotated[str | None, typer.Option(help="What to call it; default: the function's name.")] = None,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the scenario here instead of to standard output.")] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
     trust_code: TrustCode = False,
     debug: Debug = False,
@@ -160,8 +163,9 @@ def module(
     from parsim.calibration.module_trace import traced_module
     from parsim.interop.module import import_traces
 
-    traces = traced_module(file, inputs or (), dtype)
-    imported = import_traces(*traces, file, name=name or file.rpartition(":")[2], on=on)
+    with busy(f"Tracing {file}", quiet=quiet):
+        traces = traced_module(file, inputs or (), dtype)
+        imported = import_traces(*traces, file, name=name or file.rpartition(":")[2], on=on)
     _deliver(imported, save, {"tool": "torch", "counted": dict(imported.facts)} if as_json else None)
 
 
@@ -176,6 +180,7 @@ def topo(
     cpu: Annotated[str | None, typer.Option(help="amd | intel, or a socket link kind.")] = None,
     name: Annotated[str | None, typer.Option(help="What to call it; default: the file's name.")] = None,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the topology here instead of to standard output.")] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -188,7 +193,8 @@ def topo(
     read = import_nccl_xml if text.lstrip().startswith("<") else import_topo
     called = name or ("imported" if file == "-" else Path(file).stem)
     try:
-        imported = read(text, device=gpu, nic=nic, pcie=pcie, cpu=cpu, name=called)
+        with busy(f"Reading {file}", quiet=quiet):
+            imported = read(text, device=gpu, nic=nic, pcie=pcie, cpu=cpu, name=called)
     except InputError as error:
         raise type(error)(
             [finding if finding.file else finding.at(file, finding.line, finding.column) for finding in error.findings]
@@ -214,6 +220,7 @@ def profile(
     ] = None,
     name: Annotated[str | None, typer.Option(help="What to call it; default: the device's name, measured.")] = None,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the device file here instead of to standard output.")] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -221,7 +228,8 @@ def profile(
     from parsim.calibration.profile import import_profile
     from parsim.terminal import remark, write_collectives
 
-    result = import_profile(file, device=gpu, name=name)
+    with busy(f"Reading {file}", quiet=quiet):
+        result = import_profile(file, device=gpu, name=name)
     for note in result.tables.notes:
         remark(str(note))
     folder = None

@@ -142,7 +142,7 @@ def _chosen(
 
     listed = ", ".join(options) if direct else "\n" + "\n".join(f"  {number}  {text}" for number, text in enumerate(options, 1))
     while True:
-        word = answer(f"{what} {'for example ' if direct else ''}{listed}\n[{options[0] if direct else 1}]")
+        word = answer(f"{what}{' for example ' if direct else ''}{listed}\n[{options[0] if direct else 1}]")
         if not word:
             return options[0]
         if not direct and word.isascii() and word.isdigit() and 1 <= int(word) <= len(options):

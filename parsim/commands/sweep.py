@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, Named, Quiet, TrustCode, Workers, progress, remark, say, say_json
+from parsim.terminal import Debug, Interrupted, Json, Named, Quiet, TrustCode, Workers, progress, remark, say, say_json
 
 if TYPE_CHECKING:
     from parsim.study.sweep.sweep import Study
@@ -88,7 +88,8 @@ def sweep(
         )
     except KeyboardInterrupt:
         if directory is not None:
-            remark(f"The rows so far are in {directory / 'results.jsonl'}; the same command goes on with them.")
+            kept = f"the rows so far are in {directory / 'results.jsonl'}; run the same command again to continue"
+            raise Interrupted(kept) from None
         raise
     for damaged in found.damaged:
         remark(f"warning: {damaged}")

@@ -52,7 +52,7 @@ def timeline(
     from parsim.scenario import load
 
     scenario = load(file, *(overrides or ()), named=list(override or ()), trust_code=trust_code)
-    with busy("Simulating one step", quiet=quiet or as_json):
+    with busy("Simulating one step", quiet=quiet):
         report = simulate(scenario, unfolded=unfolded)
     from dataclasses import replace
 

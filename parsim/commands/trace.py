@@ -62,7 +62,7 @@ def trace(
     wanted = _options(ranks, rank, save, per_rank=per_rank, recorded=recorded, memory_snapshot=memory_snapshot)
     others = [_recorded(str(path)) for path in recorded or ()]
     scenario = load(file, *(overrides or ()), named=list(override or ()), trust_code=trust_code)
-    with scenario.placing(), busy("Simulating one step", quiet=quiet or as_json):
+    with scenario.placing(), busy("Simulating one step", quiet=quiet):
         report = simulate(scenario, unfolded=unfolded)
     documents: dict[str, Any] = {"parsim": 1}
     said: list[str] = []

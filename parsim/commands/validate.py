@@ -9,7 +9,7 @@ import typer
 
 from parsim.command_help import Group
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Figure, Json, Quiet, Workers, picture_kind, progress, say, say_json
+from parsim.terminal import Debug, Figure, Json, Quiet, Workers, busy, picture_kind, progress, say, say_json
 
 validations = typer.Typer(name="validate", cls=Group, help="Compare predictions with published measurements.")
 
@@ -94,6 +94,7 @@ def memory(
 def nccl(
     basis: Annotated[str | None, typer.Option(help="measured | nccl; default: both")] = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Your own measurements.csv and systems.yaml.")] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -103,13 +104,15 @@ def nccl(
     from parsim.validation.predicted_collectives import document, text, validate
     from parsim.validation.published_collectives import measurements
 
-    compared = validate(measurements(data), PROFILES if basis is None else [known(basis).name])
+    with busy("Predicting published collectives", quiet=quiet):
+        compared = validate(measurements(data), PROFILES if basis is None else [known(basis).name])
     say_json(document(compared)) if as_json else say(text(compared))
 
 
 @validations.command()
 def gemm(
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Your own measurements.csv, attention.csv and devices.yaml.")] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
     figure: Figure = None,
     debug: Debug = False,
@@ -119,7 +122,8 @@ def gemm(
     from parsim.validation.published_kernels import kernel_measurements
 
     suffix = None if figure is None else picture_kind(figure)
-    compared = validate(kernel_measurements(data))
+    with busy("Predicting published kernels", quiet=quiet):
+        compared = validate(kernel_measurements(data))
     if figure is not None and suffix is not None:
         from parsim.report.write import write_file
 

@@ -227,6 +227,6 @@ def _trace(report: Report, out: BinaryIO) -> None:
     from parsim.report.chrome_trace import write_chrome_trace
 
     with gzip.GzipFile(filename="", mode="wb", compresslevel=LEVEL, fileobj=out, mtime=0) as packed:
-        text = TextIOWrapper(packed, encoding="utf-8", newline="\n")  # type: ignore[arg-type]
+        text = TextIOWrapper(packed, encoding="utf-8", newline="\n")
         write_chrome_trace(report, text)
         text.detach()

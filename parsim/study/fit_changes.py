@@ -110,7 +110,7 @@ def _parallel(question: Question, tree: Tree, report: Report, tensor: int, pipel
 
 
 def more_gpus(question: Question, present: int, each: int = 0) -> list[Candidate]:
-    """More GPUs of the same kind than the `present` ones (of machines that hold `each`): a larger box, a shipped machine with this device."""
+    """More GPUs of the kind of the `present` ones (in machines that hold `each`): a larger box, a shipped machine."""
     count, device = _box(question.on)
     machines = _machines(device) if device else {}
     candidates: list[Candidate] = []

@@ -148,7 +148,7 @@ def test_ctrl_c_leaves_a_valid_file_and_says_how_to_go_on(tmp_path: Path) -> Non
     said, error = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert said == ""
-    assert error.startswith(f"The rows so far are in {out / 'results.jsonl'}; the same command goes on with them.\n")
+    assert error.startswith(f"Interrupted: the rows so far are in {out / 'results.jsonl'}; run the same command again to continue.\n")
     assert "Traceback" not in error
     assert (out / "results.jsonl").read_bytes().endswith(b"\n")
     assert 5 <= len(rows_of(out)) < 4000
