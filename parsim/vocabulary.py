@@ -10,7 +10,7 @@ FIGURES = (".svg", ".pdf", ".png", ".pgf", ".eps", ".gif", ".jpg", ".jpeg")
 _SEQUENCE = {"--sequence-length": "--sequence", "--seq": "--sequence"}
 FORMER: Mapping[str, Mapping[str, str]] = {
     "calibrate": {"--out": "--save"},
-    "collective": {"--topology": "--on", "--plot": "--figure", "--compare": "--measured", "--profile": "--basis"},
+    "collective": {"--topology": "--on", "--plot": "--figure", "--compare": "--nccl-log", "--profile": "--basis"},
     "compare": {"--jobs": "--workers"},
     "diagnose": {"--trace": "--profile"},
     "explain": {"--jobs": "--workers"},
@@ -75,7 +75,7 @@ PANELS: Mapping[str, Sequence[str]] = {
     "Money": ("--gpu-hour", "--buy", "--years", "--power-price", "--pue"),
     "Failures": ("--mtbf", "--checkpoint-time", "--restart-time", "--goodput"),
     "Measurements": (
-        "--step-time", "--peak-memory", "--profile", "--steps", "--nccl-log", "--measured", "--data", "--source", "--grade",
+        "--step-time", "--peak-memory", "--profile", "--steps", "--nccl-log", "--data", "--source", "--grade",
         "--tokens-per-s", "--samples-per-s", "--tflops", "--claimed", "--paper-tokens-per-s", "--paper-mfu",
     ),
     "How it is computed": (

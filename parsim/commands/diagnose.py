@@ -40,9 +40,7 @@ def diagnose(
     profile: Profile = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps in a trace, where the profiler did not mark them.")] = None,
     nccl_log: Annotated[Path | None, typer.Option(metavar="FILE", help="Output of nccl-tests, or of the run with NCCL_DEBUG=INFO.")] = None,
-    save: Annotated[
-        Path | None, typer.Option(metavar="FILE.yaml", help="Write a scenario with a block of overrides per explanation.")
-    ] = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a scenario with a block of overrides per explanation.")] = None,
     perfetto: Annotated[
         Path | None,
         typer.Option(

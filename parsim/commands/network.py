@@ -36,7 +36,7 @@ def collective(
     nccl: Annotated[str | None, typer.Option(metavar="VERSION", help="Version of the library, for example 2.18.")] = None,
     as_json: Json = False,
     figure: Figure = None,
-    measured: Annotated[Path | None, typer.Option(metavar="FILE", help="Output of nccl-tests, or a CSV with bytes,time_us.")] = None,
+    nccl_log: Annotated[Path | None, typer.Option(metavar="FILE", help="Output of nccl-tests, or a CSV with bytes,time_us.")] = None,
     debug: Debug = False,
 ) -> None:
     """Predict a collective over message sizes, as nccl-tests measures it."""
@@ -48,7 +48,7 @@ def collective(
 
     wanted = study.kind_of(kind)
     suffix = None if figure is None else picture_kind(figure)
-    log = None if measured is None else read_log(measured)
+    log = None if nccl_log is None else read_log(nccl_log)
     cluster, members = group(on, gpus or (log.ranks if log else None), nodes or (log.nodes if log and not gpus else None))
     settings = Settings(basis, nccl or AUTOMATIC.version, algorithm.replace("-", "_"), protocol, kernels=kernels)
     sampled = tuple(sorted({sample.bytes for sample in log.samples})) if log and size is None else ()

@@ -28,7 +28,9 @@ def register(app: typer.Typer) -> None:
 def size(
     model: Annotated[str, typer.Argument(metavar="MODEL|FILE", help="A model, or a YAML file with the whole question under size:.")],
     tokens: Annotated[str | None, typer.Option(help="Tokens of the whole training, for example 2T.")] = None,
-    on: Annotated[str | None, typer.Option(metavar="NAME,NAME...", help="Machines to choose from (`parsim list topologies`).")] = None,
+    on: Annotated[
+        str | None, typer.Option(metavar="CLUSTER,CLUSTER...", help="Machines to choose from (`parsim list topologies`).")
+    ] = None,
     days: Annotated[float | None, typer.Option(help="Deadline [days].")] = None,
     hours: Annotated[float | None, typer.Option(help="Deadline [h].")] = None,
     budget: Annotated[str | None, typer.Option(help='At most this much money: "5M USD".')] = None,

@@ -202,7 +202,7 @@ def _wires(scenario: Scenario, built: Built, report: Report) -> Iterator[Uncerta
     local = {row.kind for row in used if row.kind.startswith(("nvlink", "xgmi"))}
     pcie = {row.kind for row in used} if not local and nodes == 1 else set()
     size = f"all_reduce_perf -b 8M -e 8G -f 2 (nccl-tests) on {len(built.gpus)} GPUs, then"
-    compare = f"{size} parsim collective all-reduce --on ... --nodes {nodes} --measured LOG, or this command with --nccl-log LOG"
+    compare = f"{size} parsim collective all-reduce --on ... --nodes {nodes} --nccl-log LOG, or this command with --nccl-log LOG"
     for name, title, kinds in (
         ("nvlink", "NVLink bandwidth", local),
         ("pcie", "PCIe path bandwidth", pcie),

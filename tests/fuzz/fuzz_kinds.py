@@ -268,8 +268,8 @@ KINDS = (
         "lines",
         (seeds.NCCL_LOG, seeds.TIMES),
         (
-            "collective all-reduce --on dgx-a100-80gb --gpus 2 --measured {}",
-            "collective all-reduce --on dgx-a100-80gb --measured {} --json",
+            "collective all-reduce --on dgx-a100-80gb --gpus 2 --nccl-log {}",
+            "collective all-reduce --on dgx-a100-80gb --nccl-log {} --json",
         ),
         "parsim.interop.nccl_logs:parse_log",
     ),

@@ -162,7 +162,7 @@ def test_a_log_beside_the_prediction(tmp_path, capsys):
     log = tmp_path / "log.txt"
     log.write_text(LOG, encoding="utf-8")
     picture = tmp_path / "picture.svg"
-    arguments = ["collective", "all-reduce", "--on", "dgx-a100", "--measured", str(log), "--figure", str(picture)]
+    arguments = ["collective", "all-reduce", "--on", "dgx-a100", "--nccl-log", str(log), "--figure", str(picture)]
     assert execute([*arguments, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [row["bytes"] for row in document["rows"]] == [MIB, GIB]  # the sizes of the log
@@ -179,7 +179,7 @@ def test_a_log_beside_the_prediction(tmp_path, capsys):
 
 def test_usage_errors(tmp_path, capsys):
     base = ["collective", "all-reduce", "--on", "dgx-h100"]
-    for extra in (["--basis", "guess"], ["--size", "12"], ["--figure", str(tmp_path / "x.pdf")], ["--measured", str(tmp_path / "no.txt")],
+    for extra in (["--basis", "guess"], ["--size", "12"], ["--figure", str(tmp_path / "x.pdf")], ["--nccl-log", str(tmp_path / "no.txt")],
                   ["--nccl", "1.0"], ["--protocol", "tcp"], ["--figure", str(tmp_path / "none" / "x.svg")]):  # fmt: skip
         assert execute([*base, *extra]) == 2
         assert capsys.readouterr().err.endswith("1 problem.\n")
