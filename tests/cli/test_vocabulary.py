@@ -31,7 +31,8 @@ OWN = {
     "fit": "--batch --beams --context-length --ep --etp --explain --host-memory --inference --kv-dtype --max --offload --optimizer "
     "--paged-block --pp --prefill-tokens --tp --train --zero",
     "show": "--program --written", "schema": "--study", "new": "--strategy", "timeline": "--memory --no-memory --stages --window",
-    "compare": "--baseline --format --label --strict", "sweep": "--maximise --maximize --reports --restart --resume --seeds --where --why-not",
+    "compare": "--baseline --format --label --strict", "sweep": "--maximise --maximize --reports --restart --resume --seeds --where "
+    "--why-not",
     "collective": "--algorithm --factor --kernels --nccl --protocol --size", "export": "--fsdp-version --to",
     "flops": "--convention --depth --forward --fused --mfu --training --tree",
     "mfu": "--claimed --paper-mfu --paper-tokens-per-s --samples-per-s --tflops --tokens-per-s", "calibrate": "--device --quick --threads",
