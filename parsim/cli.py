@@ -8,43 +8,52 @@ Exit codes: 0 ok, 1 internal error, 2 bad usage or invalid scenario, 3 simulated
 from __future__ import annotations
 
 import os
-import re
 import sys
 import traceback
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
-from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer.models import CommandInfo
 
 from parsim.columns import printable
-from parsim.errors import DeadlockError, Finding, InputError, InputWarning, OutputError, ParsimError, ScenarioError, shortened
-from parsim.terminal import Debug, Json, ReaderGone, TrustCode, busy, open_streams, progress, remark, say, say_json, written_or_said
+from parsim.command_errors import failed, refuse_digits, warnings_said
+from parsim.command_help import Group, dressed
+from parsim.errors import DeadlockError, Finding, ScenarioError
+from parsim.terminal import (
+    Debug,
+    Interrupted,
+    Json,
+    Named,
+    Overrides,
+    Quiet,
+    ReaderGone,
+    TrustCode,
+    busy,
+    open_streams,
+    progress,
+    remark,
+    say,
+    say_json,
+    written_or_said,
+)
+from parsim.vocabulary import modern
 
 if TYPE_CHECKING:
     from parsim.report import Report
     from parsim.scenario import Scenario
 
-_USAGE = 2000
-"""characters of a usage error, which quotes the words that it does not know"""
 _COMPLETION = "_PARSIM_COMPLETE"
 """set by the shell that asks for completions"""
+_INTERRUPTED = 130
 OUT = Path("parsim-out")
 """where `run` writes, one directory per scenario"""
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A scenario file, or the name of a shipped scenario (`parsim list scenarios`).")]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values that win over the file, for example training.micro_batch=4.")
-]
-Named = Annotated[
-    list[str] | None, typer.Option("--override", metavar="NAME", help="Apply a named block of the file's overrides; NAME,NAME for several.")
-]
 Unfolded = Annotated[bool, typer.Option("--unfolded", help="Simulate every rank, also where symmetric ranks could be simulated once.")]
 
 
@@ -72,7 +81,8 @@ def run(
     as_json: Json = False,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the files here instead of parsim-out/<scenario>.")] = None,
     no_pictures: Annotated[bool, typer.Option("--no-pictures", help="Write no pictures.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="Write trace.json.gz for ui.perfetto.dev, too.")] = False,
+    quiet: Quiet = False,
     unfolded: Unfolded = False,
     sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Sort the assumptions by what they can do to this answer.")] = False,
     runs: Annotated[int | None, typer.Option(metavar="N", help="Draw so many steps, or clusters, and say how they spread.")] = None,
@@ -80,7 +90,9 @@ def run(
         str | None,
         typer.Option(metavar="SHARE", help="Stop when the 95 % interval is so narrow: 1% (of the mean), p95:1%."),
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes for the runs; default: one per CPU where it takes long.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Processes for the runs; default: one per CPU where it takes long.")
+    ] = None,
     dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Make the runs on a Dask cluster: tcp://scheduler:8786.")] = None,
     allow_oom: Annotated[bool, typer.Option("--allow-oom", help="Exit with 0 also if it does not fit in memory.")] = False,
     trust_code: TrustCode = False,
@@ -114,7 +126,7 @@ def run(
 
         report = with_effects(scenario, report, watch=partial(progress, "Trying other assumptions", quiet=quiet))
     with busy("Writing the report", quiet=quiet):
-        written = _write(report, directory, pictures=not no_pictures) if directory is not None else []
+        written = _write(report, directory, pictures=not no_pictures, trace=trace) if directory is not None else []
     if as_json:
         say_json(report.document())
     elif not quiet:
@@ -249,10 +261,10 @@ def _show_program(scenario: Scenario, *, as_json: bool) -> None:
     say("\n".join([head, *schedule, "", "What runs in each lane, in order", grid(program)]))
 
 
-def _write(report: Report, directory: Path, *, pictures: bool) -> list[Path]:
-    from parsim.report.write import FORMATS, write_outputs
+def _write(report: Report, directory: Path, *, pictures: bool, trace: bool) -> list[Path]:
+    from parsim.report.write import write_outputs
 
-    formats = [name for name in FORMATS if name != "png"] if pictures else ["json", "trace"]
+    formats = ["json", *(["html", "svg"] if pictures else []), *(["trace"] if trace else [])]
     return write_outputs(report, directory, formats)
 
 
@@ -269,7 +281,7 @@ def _say_report(report: Report) -> None:
 
 
 COMMANDS: Mapping[str, str | Callable[..., None]] = {
-    "run": run, "fit": "fit", "check": check, "show": show, "list": "catalogue", "new": "catalogue", "schema": "catalogue",
+    "run": run, "fit": "fit", "check": check, "show": show, "list": "catalogue", "new": "new", "schema": "catalogue",
     "explain": "explain", "timeline": "timeline", "compare": "compare", "sweep": "sweep", "collective": "network", "topology": "network",
     "validate": "validate", "import": "importing", "export": "export", "flops": "flops", "mfu": "flops", "calibrate": "calibrate",
     "schedule": "schedule", "size": "size", "plan": "plan", "trace": "trace", "diagnose": "diagnose",
@@ -282,7 +294,7 @@ def application(arguments: Iterable[str] = ()) -> typer.Typer:
 
     A command costs tens of milliseconds to import and describe, so nobody pays for those that were not asked for.
     """
-    app = typer.Typer(name="parsim", rich_markup_mode=None, pretty_exceptions_enable=False)
+    app = typer.Typer(name="parsim", cls=Group, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.callback(invoke_without_command=True)(parsim)
     named = COMMANDS if _COMPLETION in os.environ else [name for name in COMMANDS if name in arguments]
     for home, name in {COMMANDS[name]: name for name in named or COMMANDS}.items():
@@ -292,7 +304,7 @@ def application(arguments: Iterable[str] = ()) -> typer.Typer:
             app.command(name)(home)
     if not named:
         app.registered_commands = [_listed(info) for info in app.registered_commands]
-    return app
+    return dressed(app)
 
 
 def _listed(command: CommandInfo) -> CommandInfo:
@@ -320,25 +332,34 @@ def execute(arguments: Sequence[str]) -> int:
     arguments = list(arguments) or ["--help"]
     options = set(arguments)
     try:
-        _refuse_digits(arguments)
+        refuse_digits(arguments)
+        arguments, notes = modern(arguments)
+        for note in notes:
+            remark(note)
         return _run(arguments)
     except ReaderGone:
         return 141
+    except Interrupted as stop:
+        remark(f"Interrupted: {stop}.")
+        return _INTERRUPTED
     except (KeyboardInterrupt, typer.Abort):
         remark("Interrupted.")
-        return 130
+        return _INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the one place that turns every error into words and a code
         if "--debug" in options:
             remark(traceback.format_exc())
         simulates = arguments[0] in ("run", "check", "show")
-        return _failed(error, as_json="--json" in options, simulates=simulates)
+        return failed(error, as_json="--json" in options, simulates=simulates)
 
 
 def _run(arguments: list[str]) -> int:
     """Run the command; what typer prints itself, its help, is said as everything else is."""
     try:
-        with _warnings_said():
-            return typer.main.get_command(application(arguments)).main(args=arguments, prog_name="parsim", standalone_mode=False) or 0
+        with warnings_said():
+            code = typer.main.get_command(application(arguments)).main(args=arguments, prog_name="parsim", standalone_mode=False) or 0
+            if code == _INTERRUPTED:  # typer's answer to a KeyboardInterrupt
+                raise KeyboardInterrupt
+            return code
     except SystemExit as stop:  # typer's answer to a reader that goes away
         raise ReaderGone from stop
     except OSError:
@@ -346,76 +367,3 @@ def _run(arguments: list[str]) -> int:
             raise
         with written_or_said():
             raise
-
-
-@contextmanager
-def _warnings_said() -> Iterator[None]:
-    """A warning about what the user wrote is said once, as a remark and not as a line of Python's."""
-    said: dict[str, None] = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", InputWarning)
-        python_shows = warnings.showwarning
-
-        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-            if not issubclass(category, InputWarning):
-                python_shows(message, category, *place, **more)
-            elif str(message) not in said:
-                said[str(message)] = None
-                remark(f"warning: {message}")
-
-        warnings.showwarning = show
-        yield
-
-
-def _refuse_digits(arguments: Sequence[str]) -> None:
-    """Refuse numbers in digits of other scripts, which Python's own `int` and `float`, and so the options, would take."""
-    findings = [
-        Finding(f"{word!r} is a number in digits of another script", "", word, "write it in the digits 0 to 9", file="command line")
-        for word in arguments
-        if any(letter.isdigit() and not letter.isascii() for letter in word) and re.fullmatch(r"[+-]?[\d_.,:eE+-]+", word)
-    ]
-    if findings:
-        raise ScenarioError(findings)
-
-
-def _failed(error: Exception, *, as_json: bool, simulates: bool) -> int:
-    """Say `error` on stderr, and on stdout as JSON if asked to; the exit code."""
-    findings, code = _findings(error)
-    if isinstance(error, InputError):
-        count = len(error.findings) + error.more
-        remark(str(error))
-        nothing = " Nothing was simulated." if simulates and not isinstance(error, OutputError) else ""
-        remark(f"{count:,} problem{'s' if count > 1 else ''}.{nothing}")
-    elif isinstance(error, ParsimError):
-        remark(str(error))
-    elif code == 2 and hasattr(error, "show"):
-        usage = StringIO()
-        error.show(usage)
-        remark(shortened(usage.getvalue(), _USAGE))
-    else:
-        remark(f"{findings[0]}; run with --debug for the traceback" if code == 1 else str(findings[0]))
-    if as_json:
-        document: dict[str, Any] = {"parsim": 1, "errors": [finding.as_dict() for finding in findings]}
-        if isinstance(error, InputError) and error.unlisted:
-            document["more_errors"] = error.unlisted
-        try:
-            say_json(document)
-        except ReaderGone:
-            return 141
-        except OutputError:
-            return code
-    return code
-
-
-def _findings(error: Exception) -> tuple[tuple[Finding, ...], int]:
-    """What an error tells the user, and its exit code."""
-    if isinstance(error, InputError):
-        return error.listed, error.exit_code
-    if isinstance(error, ParsimError):
-        return (Finding(str(error)),), error.exit_code
-    # the base class of usage errors is not public in every version of typer, its method is
-    if hasattr(error, "format_message") and getattr(error, "exit_code", None) == 2:
-        return (Finding(error.format_message(), file="command line"),), 2
-    if isinstance(error, OSError):  # of a file: what can be read and written is the user's world
-        return (Finding(f"cannot be read or written: {error.strerror or error}", file=str(error.filename or "")),), 2
-    return (Finding(f"internal error: {type(error).__name__}: {error}"),), 1

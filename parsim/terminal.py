@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 from time import monotonic
 from typing import Annotated, Any, Literal, TextIO, TypeVar
 
@@ -17,19 +18,31 @@ from parsim.columns import is_unicode, plainly, visible, visible_json
 from parsim.errors import Finding, OutputError, ScenarioError
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on stdout.")]
-Figure = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it: a .svg or .png file.")]
+Figure = Annotated[Path | None, typer.Option("--figure", metavar="FILE", help="Draw it: a .svg or .png file.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress; where the answer is in files, print nothing but errors.")]
+Workers = Annotated[int | None, typer.Option("--workers", metavar="N", min=1, help="Processes; default: one per CPU.")]
+Named = Annotated[
+    list[str] | None, typer.Option("--override", metavar="NAME", help="Apply a named block of the file's overrides; NAME,NAME for several.")
+]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values that win over the file, for example training.micro_batch=4.")
+]
 TrustCode = Annotated[
     bool, typer.Option("--trust-code", help="Run the Python files that a strategy or schedule is in; or PARSIM_TRUST_CODE=1.")
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")]
 
 _EVERY = 5.0
-"""time between lines about long work, where there is no terminal [s]"""
+"""from one line about long work to the next, where there is no terminal [s]"""
 T = TypeVar("T")
 
 
 class ReaderGone(Exception):  # noqa: N818 - no error of ours
     """Nobody reads our stdout any more."""
+
+
+class Interrupted(Exception):  # noqa: N818 - no error of ours
+    """The user stopped a command that says what is kept."""
 
 
 def open_streams() -> None:
@@ -128,12 +141,13 @@ def progress(
         yield from _told_in_lines(doing, items, total, remark)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
+        TimeElapsedColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[remark]}", markup=False),
     )
@@ -145,21 +159,62 @@ def progress(
 
 
 def _told_in_lines(doing: str, items: Iterable[T], total: int | None, words: Callable[[], str] | None) -> Iterator[T]:
-    said = monotonic()
-    for number, item in enumerate(items, 1):
-        if (now := monotonic()) - said > _EVERY:
-            said = now
-            of = "" if total is None else f" of {total:,}"
-            best = f"; {text}" if words is not None and (text := words()) else ""
-            remark(f"{doing}: {number:,}{of}{best}")
-        yield item
+    done = 0
+    of = "" if total is None else f" of {total:,}"
+
+    def line() -> str:
+        return f"{doing}: {done:,}{of}"
+
+    with _speaking(line) as spoken:
+        for item in items:
+            done += 1
+            if spoken.due():
+                best = f"; {text}" if words is not None and (text := words()) else ""
+                remark(f"{line()}{best}")
+            yield item
+
+
+class _Spoken:
+    """When a line about long work was last said."""
+
+    def __init__(self) -> None:
+        self._last = monotonic()
+
+    def due(self) -> bool:
+        """Whether it is time for the next line, which is then taken as said."""
+        now = monotonic()
+        if now - self._last <= _EVERY:
+            return False
+        self._last = now
+        return True
+
+
+@contextmanager
+def _speaking(line: Callable[[], str]) -> Iterator[_Spoken]:
+    """Say `line` on stderr, with the seconds that have passed, whenever nothing was said for a while."""
+    spoken, over, began = _Spoken(), Event(), monotonic()
+
+    def speak() -> None:
+        while not over.wait(_EVERY):
+            if spoken.due():
+                remark(f"{line()} ({monotonic() - began:.0f} s)")
+
+    Thread(target=speak, daemon=True).start()
+    try:
+        yield spoken
+    finally:
+        over.set()
 
 
 @contextmanager
 def busy(doing: str, *, quiet: bool = False) -> Iterator[None]:
-    """Show on stderr that one long piece of work goes on; nothing where `quiet`, or where stderr is not a terminal."""
-    if quiet or not sys.stderr.isatty():
+    """Show on stderr that one long piece of work goes on, where that is no terminal by a line every few seconds; nothing where `quiet`."""
+    if quiet:
         yield
+        return
+    if not sys.stderr.isatty():
+        with _speaking(lambda: doing):
+            yield
         return
     from rich.console import Console
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, remark, say, say_json, write_collectives
+from parsim.terminal import Debug, Json, Quiet, remark, say, say_json, write_collectives
 
 
 def register(app: typer.Typer) -> None:
@@ -19,23 +19,25 @@ def register(app: typer.Typer) -> None:
 def calibrate(
     device: Annotated[str | None, typer.Option(help="cuda | cpu; default: cuda if PyTorch sees a GPU.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few shapes and repetitions: seconds instead of minutes.")] = False,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE.yaml", help="The device file to write; default: named after the device.")
-    ] = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="The device file to write; default: parsim-out/<device>.yaml.")] = None,
     name: Annotated[str | None, typer.Option(help="What to call the device; default: the machine's name for it.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads to compute with; default: PyTorch's.")] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Measure this machine with PyTorch and write a device file: fitted efficiencies and measured tables."""
-    if out is not None:
-        _free(out)
+    if save is not None:
+        _free(save)
     from parsim.calibration.calibrate import calibrate as measure
     from parsim.calibration.measurements import slug
 
-    result = measure(device, name=name, quick=quick, threads=threads, say=_progress)
-    path = out if out is not None else Path(f"{slug(result.name)}.yaml")
-    from parsim.report.write import write_new
+    result = measure(device, name=name, quick=quick, threads=threads, say=_silent if quiet else remark)
+    path = save if save is not None else Path("parsim-out") / f"{slug(result.name)}.yaml"
+    from parsim.report.write import make_folder, write_new
+
+    if save is None:
+        make_folder(path.parent)
 
     write_new(path, result.yaml)
     written = write_collectives(path, result.collective_files(path))
@@ -64,5 +66,5 @@ def _relative(path: Path) -> str:
     return str(path) if path.is_absolute() else f"./{path}"
 
 
-def _progress(text: str) -> None:
-    remark(text)
+def _silent(text: str) -> None:
+    """Where nothing is to be said on the way."""

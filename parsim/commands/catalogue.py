@@ -1,9 +1,8 @@
-"""Commands about what comes with parsim: listing it, copying a scenario to start from, the schema of scenario files."""
+"""Commands about what comes with parsim: listing it, the schema of scenario files."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,15 +10,12 @@ import typer
 from parsim.errors import Finding, ScenarioError
 from parsim.terminal import Debug, Json, say, say_json
 
-EXAMPLE = "gpt2-ddp-4x-a100"
-"""the shipped scenario that `new` copies"""
 LISTED = ("models", "devices", "topologies", "software", "schedules", "scenarios", "comparisons", "studies", "variability", "failures")
 
 
 def register(app: typer.Typer) -> None:
     """Put the commands of this file on the command line."""
     app.command("list")(list_)
-    app.command()(new)
     app.command()(schema)
 
 
@@ -41,30 +37,6 @@ def list_(
         say("\n".join(known[kind]))
     else:
         say("\n".join(f"{name} ({len(items)})\n{_wrapped(items)}\n" for name, items in known.items()).rstrip("\n"))
-
-
-def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The file to write, with or without .yaml.")],
-    example: Annotated[str, typer.Option("--from", metavar="SCENARIO", help="The shipped scenario to copy.")] = EXAMPLE,
-    as_json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """Write a commented scenario that runs, to start from."""
-    from parsim.scenario.files import find, names
-
-    if example not in names("scenarios"):
-        suggestion = f"choose from {', '.join(names('scenarios'))}"
-        raise ScenarioError(Finding(f"there is no shipped scenario {example!r}", value=example, suggestion=suggestion))
-    path = Path(name) if Path(name).suffix in (".yaml", ".yml") else Path(f"{name}.yaml")
-    lines = find("scenarios", example).read_text(encoding="utf-8").splitlines(keepends=True)
-    text = "".join(line for line in lines if "yaml-language-server" not in line)
-    from parsim.report.write import write_new
-
-    write_new(path, text)
-    if as_json:
-        say_json({"parsim": 1, "file": str(path)})
-    else:
-        say(f"Wrote {path}. Next: parsim run {path}")
 
 
 def schema(

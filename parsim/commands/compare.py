@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, TrustCode, progress, say, say_json
+from parsim.terminal import Debug, Json, Quiet, TrustCode, Workers, progress, say, say_json
 
 if TYPE_CHECKING:
     from parsim.study.compare import Comparison
@@ -49,9 +49,9 @@ def compare(
         str, typer.Option("--format", metavar="LIST", help="Figures svg, png, pdf and the page html; or none.")
     ] = "svg,html",
     width: Annotated[float, typer.Option(min=2.5, max=20.0, help="Width of the figures [inch]; 3.5 is a column of a paper.")] = 7.0,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; default: one per CPU.")] = None,
+    workers: Workers = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 2 if any cannot be simulated, 3 if any does not fit.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
     trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
@@ -62,7 +62,7 @@ def compare(
     kinds = [] if formats == "none" else [kind.strip() for kind in formats.split(",")]
     _check_formats(kinds)
     watch = partial(progress, "Simulating variants", quiet=quiet)
-    found = simulated(*items, labels=label or (), named=override or (), baseline=baseline, jobs=jobs, watch=watch, trust_code=trust_code)
+    found = simulated(*items, labels=label or (), named=override or (), baseline=baseline, jobs=workers, watch=watch, trust_code=trust_code)
     found.command = _command(items, override, baseline, label, trust_code=trust_code)
     if (error := nothing_simulated(found)) is not None:
         raise error

@@ -11,17 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parsim.errors import Finding, ScenarioError, attempt
-from parsim.terminal import Debug, Json, TrustCode, progress, say, say_json
+from parsim.terminal import Debug, Json, Named, Overrides, Quiet, TrustCode, progress, say, say_json
 
 if TYPE_CHECKING:
     from parsim.study.diagnose import Diagnosis, MeasuredStep
     from parsim.study.diagnose_classes import Recorded
     from parsim.study.diagnose_trace import Evidence
 
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values that win over the file, for example training.micro_batch=4.")
-]
-Trace = Annotated[
+Profile = Annotated[
     list[Path] | None,
     typer.Option(
         metavar="FILE", help="Trace of the PyTorch profiler (.json or .json.gz), or one that parsim wrote; again for another rank."
@@ -37,26 +34,22 @@ def register(app: typer.Typer) -> None:
 def diagnose(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The scenario of the run: a file, or the name of a shipped scenario.")],
     overrides: Overrides = None,
-    override: Annotated[
-        list[str] | None,
-        typer.Option("--override", metavar="NAME", help="Apply a named block of the file's overrides; NAME,NAME for several."),
-    ] = None,
+    override: Named = None,
     step_time: Annotated[str | None, typer.Option(metavar="TIME", help="Measured time of an optimizer step, for example 18.2s.")] = None,
     peak_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Measured peak of a GPU's memory, for example 61GiB.")] = None,
-    trace: Trace = None,
+    profile: Profile = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps in a trace, where the profiler did not mark them.")] = None,
     nccl_log: Annotated[Path | None, typer.Option(metavar="FILE", help="Output of nccl-tests, or of the run with NCCL_DEBUG=INFO.")] = None,
-    save: Annotated[
-        Path | None, typer.Option(metavar="FILE.yaml", help="Write a scenario with a block of overrides per explanation.")
-    ] = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a scenario with a block of overrides per explanation.")] = None,
     perfetto: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE.json", help="With --trace: recorded and predicted step in one file; default: parsim-out/<scenario>/diagnose.json."
+            metavar="FILE.json",
+            help="With --profile: recorded and predicted step in one file; default: parsim-out/<scenario>/diagnose.json.",
         ),
     ] = None,
     as_json: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    quiet: Quiet = False,
     trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
@@ -67,10 +60,10 @@ def diagnose(
     from parsim.study.diagnose_trace import attributed
     from parsim.study.diagnose_wires import read_wires, with_wires
 
-    _usable(step_time, peak_memory, trace, nccl_log, perfetto=perfetto, steps=steps)
-    asked, recorded = _inputs(file, overrides, override, step_time, peak_memory, trace, steps, trust_code=trust_code)
+    _usable(step_time, peak_memory, profile, nccl_log, perfetto=perfetto, steps=steps)
+    asked, recorded = _inputs(file, overrides, override, step_time, peak_memory, profile, steps, trust_code=trust_code)
     scenario = asked.scenario
-    shown = partial(progress, quiet=quiet or as_json)
+    shown = partial(progress, quiet=quiet)
     with scenario.placing():
         diagnosis = explain_step(asked, shown)
         wires = None
@@ -94,19 +87,19 @@ def diagnose(
 def _usable(
     step_time: str | None,
     peak_memory: str | None,
-    trace: Sequence[Path] | None,
+    profile: Sequence[Path] | None,
     log: Path | None,
     *,
     perfetto: Path | None,
     steps: int | None,
 ) -> None:
     findings = []
-    if not (step_time or peak_memory or trace or log):
-        repair = "give --step-time 18.2s, --peak-memory 61GiB, --trace kineto.json or --nccl-log FILE"
+    if not (step_time or peak_memory or profile or log):
+        repair = "give --step-time 18.2s, --peak-memory 61GiB, --profile kineto.json or --nccl-log FILE"
         findings.append(Finding("nothing that was measured was given", suggestion=repair, file="command line"))
     for option, value in (("--perfetto", perfetto), ("--steps", steps)):
-        if value is not None and not trace:
-            findings.append(Finding(f"{option} goes with --trace", option, str(value), file="command line"))
+        if value is not None and not profile:
+            findings.append(Finding(f"{option} goes with --profile", option, str(value), file="command line"))
     if findings:
         raise ScenarioError(findings)
 
@@ -117,7 +110,7 @@ def _inputs(
     named: Sequence[str] | None,
     step_time: str | None,
     peak_memory: str | None,
-    trace: Sequence[Path] | None,
+    profile: Sequence[Path] | None,
     steps: int | None,
     *,
     trust_code: bool,
@@ -132,10 +125,10 @@ def _inputs(
     scenario: Any = attempt(lambda: load(file, *(overrides or ()), named=list(named or ()), trust_code=trust_code), findings)
     asked = attempt(lambda: question(scenario, step_time, peak_memory), findings)
     recorded = None
-    if trace:
+    if profile:
         from parsim.calibration.recorded import read_recorded
 
-        recorded = attempt(lambda: read_recorded(trace, steps), findings)
+        recorded = attempt(lambda: read_recorded(profile, steps), findings)
     if findings or asked is None:
         raise ScenarioError(findings)
     if recorded is not None and asked.step_time is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parsim.terminal import Debug, Json, TrustCode, progress, say, say_json
+from parsim.terminal import Debug, Json, Named, Overrides, Quiet, TrustCode, Workers, progress, say, say_json
 
 if TYPE_CHECKING:
     from parsim.study.explain import Explanation
@@ -23,16 +23,14 @@ def explain(
     name: Annotated[
         str | None, typer.Argument(metavar="FILE|METRIC", help="A scenario, or a key of the report; all keys without it.")
     ] = None,
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values that win over the file.")] = None,
-    override: Annotated[
-        list[str] | None, typer.Option("--override", metavar="NAME", help="Apply a named block of the file's overrides.")
-    ] = None,
+    overrides: Overrides = None,
+    override: Named = None,
     as_json: Json = False,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write explanation.json, what-if.svg, assumptions.svg, roofline.svg there.")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; default: one per CPU.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    workers: Workers = None,
+    quiet: Quiet = False,
     trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
@@ -44,7 +42,7 @@ def explain(
     elif name in DEFINITIONS or not (overrides or override or out is not None or _is_scenario(name)):
         define(name, as_json=as_json)
     else:
-        _scenario(name, tuple(overrides or ()), tuple(override or ()), out, jobs, as_json=as_json, quiet=quiet, trust_code=trust_code)
+        _scenario(name, tuple(overrides or ()), tuple(override or ()), out, workers, as_json=as_json, quiet=quiet, trust_code=trust_code)
 
 
 def _is_scenario(name: str) -> bool:
@@ -68,7 +66,7 @@ def _scenario(
     overrides: tuple[str, ...],
     named: tuple[str, ...],
     out: Path | None,
-    jobs: int | None,
+    workers: int | None,
     *,
     as_json: bool,
     quiet: bool,
@@ -79,7 +77,7 @@ def _scenario(
     from parsim.study.explain import explain as study
 
     scenario = load(file, *overrides, named=list(named), trust_code=trust_code)
-    found = study(scenario, jobs=jobs, watch=partial(progress, "Simulating changes", quiet=quiet))
+    found = study(scenario, jobs=workers, watch=partial(progress, "Simulating changes", quiet=quiet))
     said: dict[str, Any] | None = document(found) if as_json or out is not None else None
     written = [] if out is None or said is None else _write(found, said, out)
     if as_json and said is not None:

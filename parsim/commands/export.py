@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, TrustCode, remark, say, say_json
+from parsim.terminal import Debug, Json, Named, Overrides, TrustCode, remark, say, say_json
 
 TARGETS = "megatron | deepspeed | fsdp | torchtitan"
 
@@ -20,10 +20,10 @@ def register(app: typer.Typer) -> None:
 
 def export(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A scenario file, or the name of a shipped scenario.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values that win over the file.")] = None,
+    overrides: Overrides = None,
     to: Annotated[str | None, typer.Option(metavar="TARGET", help=f"{TARGETS}: a bash script, a JSON, an accelerate YAML, a TOML.")] = None,
-    override: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Apply a named block of the file's overrides.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it here instead of to standard output.")] = None,
+    override: Named = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it here instead of to standard output.")] = None,
     fsdp_version: Annotated[int, typer.Option("--fsdp-version", metavar="1|2", help="Version of PyTorch's FSDP.")] = 2,
     as_json: Json = False,
     trust_code: TrustCode = False,
@@ -36,21 +36,21 @@ def export(
     if to is None:
         raise ScenarioError(Finding("say which tool", "--to", None, f"write --to {TARGETS.replace(' | ', ', --to ')}"))
     result = exported(load(file, *(overrides or ()), named=list(override or ()), trust_code=trust_code), to, fsdp_version=fsdp_version)
-    if out is not None:
+    if save is not None:
         from parsim.report.write import write_new
 
-        write_new(out, result.text)
-    launch = result.launch.replace("FILE", str(out)) if out is not None else result.launch
+        write_new(save, result.text)
+    launch = result.launch.replace("FILE", str(save)) if save is not None else result.launch
     if as_json:
-        say_json(_document(result, out, launch))
+        say_json(_document(result, save, launch))
         return
     for note in result.notes:
         remark(f"note: {note}")
     for call in result.script:
         remark(f"in the script: {call}")
-    if out is None and to != "megatron":  # whose script starts it
+    if save is None and to != "megatron":  # whose script starts it
         remark(f"start with: {launch}")
-    say(result.text if out is None else f"Wrote {out}. Next: {launch}", escapes=True)
+    say(result.text if save is None else f"Wrote {save}. Next: {launch}", escapes=True)
 
 
 def _document(result: Any, out: Path | None, launch: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, say, say_json
+from parsim.terminal import Debug, Json, Quiet, busy, say, say_json
 
 if TYPE_CHECKING:
     from parsim.study.fit import Alternative, Answer
@@ -33,15 +33,16 @@ def register(app: typer.Typer) -> None:
 def fit(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model's name, or a path to its YAML or config.json.")],
     on: Annotated[str, typer.Option("--on", metavar="CLUSTER", help='"4x v100-32gb", or a topology (`parsim list topologies`).')],
-    train: Annotated[str, typer.Option("--train", "--finetune", help="full | lora | qlora | freeze")] = "full",
+    train: Annotated[str, typer.Option(help="full | lora | qlora | freeze")] = "full",
     zero: Annotated[int | None, typer.Option(help="ZeRO stage 0 to 3; default: 3 on several GPUs, with --ep FSDP.")] = None,
     tp: Annotated[int, typer.Option(help="Tensor-parallel size.")] = 1,
     pp: Annotated[int, typer.Option(help="Pipeline-parallel size.")] = 1,
     ep: Annotated[int, typer.Option(help="Ranks over which the experts of a mixture are spread.")] = 1,
     etp: Annotated[int | None, typer.Option(help="Ranks that share the width of an expert; default: what the stack does.")] = None,
-    nodes: Annotated[int, typer.Option(help="How many machines of the topology.")] = 1,
-    seq: Annotated[int | None, typer.Option(help="Tokens per sample; default: 2048, or what the model has positions for.")] = None,
-    mbs: Annotated[int, typer.Option(help="Samples per forward pass of one replica.")] = 1,
+    nodes: Annotated[int | None, typer.Option(min=1, help="How many machines; default: as many as --gpus needs.")] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="How many GPUs; default: those of the machines.")] = None,
+    sequence: Annotated[int | None, typer.Option(help="Tokens per sample; default: the model's own.")] = None,
+    micro_batch: Annotated[int, typer.Option(help="Samples per forward pass of one replica.")] = 1,
     precision: Annotated[str | None, typer.Option(help="A precision preset, for example bf16 or pure-bf16.")] = None,
     optimizer: Annotated[str | None, typer.Option(help="adamw, adam-8bit, adafactor, lion, momentum, sgd")] = None,
     recompute: Annotated[str | None, typer.Option(help="none | full | selective")] = None,
@@ -52,7 +53,7 @@ def fit(
         ),
     ] = None,
     host_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each machine's CPUs, for example 512GiB.")] = None,
-    inference: Annotated[bool, typer.Option("--inference", "--infer", help="Inference instead of training.")] = False,
+    inference: Annotated[bool, typer.Option("--inference", help="Inference instead of training.")] = False,
     batch: Batch = None,
     context_length: ContextLength = None,
     paged_block: PagedBlock = None,
@@ -65,6 +66,7 @@ def fit(
     ] = None,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the scenario, to continue with `parsim run`.")] = None,
     explain_: Annotated[bool, typer.Option("--explain", help="Show how the numbers come about.")] = False,
+    quiet: Quiet = False,
     as_json: Json = False,
     allow_oom: Annotated[bool, typer.Option("--allow-oom", help="Exit with 0 also if it does not fit in memory.")] = False,
     debug: Debug = False,
@@ -72,10 +74,21 @@ def fit(
     """Say whether a model fits, what fills the memory, and what would help."""
     decoding = Decoding(batch, context_length, paged_block, beams, kv_dtype, prefill_tokens)
     if inference:
-        others = {"--zero": zero, "--optimizer": optimizer, "--recompute": recompute, "--offload": offload, "--save": save, "--seq": seq}
-        others |= {"--host-memory": host_memory, "--pp": None if pp == 1 else pp, "--mbs": None if mbs == 1 else mbs}
+        others = {
+            "--zero": zero,
+            "--optimizer": optimizer,
+            "--recompute": recompute,
+            "--offload": offload,
+            "--save": save,
+            "--sequence": sequence,
+        }
+        others |= {
+            "--host-memory": host_memory,
+            "--pp": None if pp == 1 else pp,
+            "--micro-batch": None if micro_batch == 1 else micro_batch,
+        }
         others |= {"--ep": None if ep == 1 else ep, "--etp": etp}
-        others |= {"--nodes": None if nodes == 1 else nodes, "--train": None if train == "full" else train}
+        others |= {"--nodes": None if nodes == 1 else nodes, "--gpus": gpus, "--train": None if train == "full" else train}
         common = Common(model, on, tp, precision)
         code = infer(common, decoding, others, maximum=maximum, explain=explain_, as_json=as_json)
         if code and not allow_oom:
@@ -89,10 +102,13 @@ def fit(
     from parsim.study.fit_text import maximum as largest_text
     from parsim.study.fit_text import verdict as verdict_text
 
-    question = Question(model, on, train, zero, tp, pp, nodes, seq, mbs, precision, optimizer, recompute, offload, host_memory, ep, etp)
+    question = Question(
+        model, on, train, zero, tp, pp, nodes, sequence, micro_batch, precision, optimizer, recompute, offload, host_memory, ep, etp, gpus
+    )
     if maximum is not None:
         check_maximum(maximum)
-    answer = verdict(question)
+    with busy("Simulating one step", quiet=quiet):
+        answer = verdict(question)
     if save is not None:
         from parsim.report.write import write_new
 
@@ -100,10 +116,11 @@ def fit(
     tell = (lambda _: None) if as_json else say
     tell(verdict_text(answer))
     if maximum is not None:
-        answer = replace(answer, maximum=(largest := find_maximum(answer.tree, maximum)))
+        with busy("Looking for the largest", quiet=quiet):
+            answer = replace(answer, maximum=(largest := find_maximum(answer.tree, maximum)))
         tell(f"\n{largest_text(largest)}")
     if not answer.fits or as_json:
-        _alternatives(answer, as_json=as_json)
+        _alternatives(answer, as_json=as_json, quiet=quiet)
     if explain_:
         tell(f"\n{explanation(answer)}")
     if save is not None:
@@ -112,7 +129,7 @@ def fit(
         raise typer.Exit(3)
 
 
-def _alternatives(answer: Answer, *, as_json: bool) -> None:
+def _alternatives(answer: Answer, *, as_json: bool, quiet: bool) -> None:
     """What would fit, each as it is found; as JSON one document at the end, of what was found also where the user interrupts."""
     from parsim.study.fit import find_alternatives
     from parsim.study.fit_text import HEAD, NONE, alternative_line, document
@@ -124,7 +141,8 @@ def _alternatives(answer: Answer, *, as_json: bool) -> None:
         return document(replace(answer, alternatives=tuple(found), refused=tuple(refused), complete=complete))
 
     try:
-        for alternative in find_alternatives(answer, refused):
+        several = find_alternatives(answer, refused)
+        while (alternative := _next(several, quiet=quiet)) is not None:
             found.append(alternative)
             if not as_json:
                 say(alternative_line(alternative) if len(found) > 1 else f"\n{HEAD}\n{alternative_line(alternative)}")
@@ -136,6 +154,11 @@ def _alternatives(answer: Answer, *, as_json: bool) -> None:
         say_json(whole(complete=True))
     elif not found:
         say(f"\n{NONE}")
+
+
+def _next(alternatives: Iterator[Alternative], *, quiet: bool) -> Alternative | None:
+    with busy("Looking for what would fit", quiet=quiet):
+        return next(alternatives, None)
 
 
 @dataclass(frozen=True)
@@ -165,7 +188,10 @@ class Decoding:
 
     def refuse(self) -> None:
         """Training has none of them."""
-        hints = {"batch": "use --mbs for training, or add --inference", "context_length": "use --seq for training, or add --inference"}
+        hints = {
+            "batch": "use --micro-batch for training, or add --inference",
+            "context_length": "use --sequence for training, or add --inference",
+        }
         findings = [
             Finding("an option of inference", f"--{name.replace('_', '-')}", value, hints.get(name, "add --inference"))
             for name, value in self.written().items()
@@ -185,7 +211,7 @@ def infer(common: Common, decoding: Decoding, others: Mapping[str, Any], *, maxi
     machine = box(common.on)
     if machine is not None and (large := oversold(machine, None)) is not None:
         raise ScenarioError(Finding(large.message, "--on", common.on, f"one machine: {one_machine(machine, None)}"))
-    hints = {"--mbs": "use --batch", "--seq": "use --context-length", "--pp": "use --tp"}
+    hints = {"--micro-batch": "use --batch", "--sequence": "use --context-length", "--pp": "use --tp"}
     findings = [
         Finding("an option of training", option, str(value), hints.get(option, "leave it out of a question about inference"))
         for option, value in others.items()

@@ -10,10 +10,7 @@ from parsim.terminal import Debug, Json, say, say_json
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model's name, or a path to its YAML or config.json.")]
 Sequence = Annotated[
-    int | None,
-    typer.Option(
-        "--sequence-length", "--seq", min=1, max=2**30, help="Tokens per sample; default: 2048, or what the model has positions for."
-    ),
+    int | None, typer.Option(min=1, max=2**30, help="Tokens per sample; default: 2048, or what the model has positions for.")
 ]
 Tokens = Annotated[str | None, typer.Option(help="Tokens of the whole training, for example 2T: how long does it take?")]
 Dtype = Annotated[str | None, typer.Option(help="bf16 | fp16 | tf32 | fp32 | fp8; default: bf16, or fp16 on a GPU without it.")]
@@ -27,8 +24,8 @@ def register(app: typer.Typer) -> None:
 
 def flops(
     model: Model,
-    sequence_length: Sequence = None,
-    batch: Annotated[int, typer.Option(min=1, max=2**30, help="Samples of one micro-batch.")] = 1,
+    sequence: Sequence = None,
+    micro_batch: Annotated[int, typer.Option(min=1, max=2**30, help="Samples of one forward pass.")] = 1,
     training: Annotated[bool, typer.Option("--training/--forward", help="Forward and backward, or the forward pass alone.")] = True,
     gpu: Annotated[str | None, typer.Option(metavar="NAME", help="A GPU (`parsim list devices`): what is bound by compute on it?")] = None,
     gpus: Annotated[int | None, typer.Option(min=1, max=2**30, help="How many of them train; default: 1.")] = None,
@@ -48,7 +45,7 @@ def flops(
     from parsim.study.flops import FlopsQuestion, document, text
     from parsim.study.flops import flops as count
 
-    answer = count(FlopsQuestion(model, sequence_length, batch, training, gpu, gpus, tokens, mfu, convention, dtype, fused, tree, depth))
+    answer = count(FlopsQuestion(model, sequence, micro_batch, training, gpu, gpus, tokens, mfu, convention, dtype, fused, tree, depth))
     say_json(document(answer)) if as_json else say(text(answer))
 
 
@@ -63,7 +60,7 @@ def mfu(
     ] = None,
     global_batch: Annotated[str | None, typer.Option(help='Samples of one step, whole job; "4M tokens" is legal.')] = None,
     tflops: Annotated[float | None, typer.Option(help="The same: what a log prints per GPU [TFLOP/s].")] = None,
-    sequence_length: Sequence = None,
+    sequence: Sequence = None,
     recompute: Annotated[str, typer.Option(help="none | selective (attention cores) | full (every layer)")] = "none",
     dtype: Dtype = None,
     tokens: Tokens = None,
@@ -79,7 +76,7 @@ def mfu(
     from parsim.study.mfu_text import text
 
     question = MfuQuestion(
-        model, gpu, gpus, tokens_per_s, samples_per_s, step_time, global_batch, tflops, sequence_length, recompute, dtype, tokens, claimed,
+        model, gpu, gpus, tokens_per_s, samples_per_s, step_time, global_batch, tflops, sequence, recompute, dtype, tokens, claimed,
         paper_tokens_per_s, paper_mfu,
     )  # fmt: skip
     answer = count(question)

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
+from parsim.command_help import Group
 from parsim.errors import Finding, InputError, ScenarioError
-from parsim.terminal import Debug, Json, TrustCode, remark, say, say_json, standard_input
+from parsim.terminal import Debug, Json, Quiet, TrustCode, busy, remark, say, say_json, standard_input
 
 if TYPE_CHECKING:
     from parsim.interop.import_draft import ImportedScenario
     from parsim.interop.module import ImportedModule
 
 
-class _Commands(TyperGroup):
+class _Commands(Group):
     """``parsim import FILE`` is ``parsim import config FILE``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -46,10 +46,10 @@ def config(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A script, arguments, JSON or YAML; - is standard input.")],
     more: Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="Further files of the same job (GPT-NeoX).")] = None,
     tool: Annotated[str, typer.Option("--from", metavar="TOOL", help=f"{TOOLS}; default: told by the keys.")] = "",
-    on: Annotated[str | None, typer.Option(metavar="MACHINE", help='One machine: a topology, or a box such as "8x a100-80gb".')] = None,
+    on: Annotated[str | None, typer.Option(metavar="CLUSTER", help='One machine: a topology, or a box such as "8x a100-80gb".')] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="Machines, whatever the configuration says.")] = None,
     model: Annotated[str | None, typer.Option(help="The model, whatever the configuration says.")] = None,
-    sequence_length: Annotated[int | None, typer.Option(min=1, help="Tokens per sample.")] = None,
+    sequence: Annotated[int | None, typer.Option(min=1, help="Tokens per sample.")] = None,
     micro_batch: Annotated[int | None, typer.Option(min=1, help="Samples per forward pass and GPU.")] = None,
     accumulation: Annotated[int | None, typer.Option("--gradient-accumulation", min=1, help="Micro-batches per optimizer step.")] = None,
     examples: Annotated[int | None, typer.Option(min=1, help="Samples of the data set, for the time to train.")] = None,
@@ -62,7 +62,8 @@ def config(
     vocabulary: Annotated[int | None, typer.Option(min=1, help="Rows of the word table, before padding.")] = None,
     tokenizer: Annotated[str | None, typer.Option(metavar="NAME", help="The tokenizer that says them, for example llama-3.")] = None,
     name: Annotated[str | None, typer.Option(help="What to call it; default: the file's name.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the scenario here instead of to standard output.")] = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the scenario here instead of to standard output.")] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -80,7 +81,7 @@ def config(
         on,
         nodes,
         model,
-        sequence_length,
+        sequence,
         micro_batch,
         accumulation,
         examples,
@@ -92,9 +93,10 @@ def config(
         hint = did_you_mean(precision, list(PRESETS)) or f"write {', '.join(PRESETS)}"
         raise ScenarioError(Finding(f"{precision!r} is no precision", "--precision", precision, hint))
     others = [(read_text(Path(name)), name) for name in more or []]
-    imported = import_config(text, file, given, tool=tool, arguments=arguments, more=others)
+    with busy(f"Reading {file}", quiet=quiet):
+        imported = import_config(text, file, given, tool=tool, arguments=arguments, more=others)
     keys = [fate.as_dict() for fate in imported.fates]
-    _deliver(imported, out, {"tool": imported.tool, "evidence": imported.evidence, "keys": keys} if as_json else None)
+    _deliver(imported, save, {"tool": imported.tool, "evidence": imported.evidence, "keys": keys} if as_json else None)
 
 
 def _deliver(imported: ImportedScenario | ImportedModule, out: Path | None, document: dict[str, Any] | None) -> None:
@@ -140,9 +142,10 @@ def module(
         typer.Option("--inputs", metavar="2x128:int64", help="Shape and type of an example input, labels=2x128:int64 by name; repeatable."),
     ] = None,
     dtype: Annotated[str | None, typer.Option(help="fp32 | fp16 | bf16: cast the module; default: as it is.")] = None,
-    on: Annotated[str | None, typer.Option(metavar="MACHINE", help='One machine: a topology, or a box such as "8x a100-80gb".')] = None,
+    on: Annotated[str | None, typer.Option(metavar="CLUSTER", help='One machine: a topology, or a box such as "8x a100-80gb".')] = None,
     name: Annotated[str | None, typer.Option(help="What to call it; default: the function's name.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the scenario here instead of to standard output.")] = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the scenario here instead of to standard output.")] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
     trust_code: TrustCode = False,
     debug: Debug = False,
@@ -160,20 +163,24 @@ def module(
     from parsim.calibration.module_trace import traced_module
     from parsim.interop.module import import_traces
 
-    traces = traced_module(file, inputs or (), dtype)
-    imported = import_traces(*traces, file, name=name or file.rpartition(":")[2], on=on)
-    _deliver(imported, out, {"tool": "torch", "counted": dict(imported.facts)} if as_json else None)
+    with busy(f"Tracing {file}", quiet=quiet):
+        traces = traced_module(file, inputs or (), dtype)
+        imported = import_traces(*traces, file, name=name or file.rpartition(":")[2], on=on)
+    _deliver(imported, save, {"tool": "torch", "counted": dict(imported.facts)} if as_json else None)
 
 
 @imports.command()
 def topo(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Text of `nvidia-smi topo -m`, or NCCL's topology XML; - is standard input.")],
-    device: Annotated[str | None, typer.Option(help="The GPU (`parsim list devices`); default: inferred, with a warning.")] = None,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The GPU (`parsim list devices`); default: inferred, with a warning.")
+    ] = None,
     nic: Annotated[str | None, typer.Option(help="Link kind of the NICs, for example ib-hdr.")] = None,
     pcie: Annotated[str | None, typer.Option(help="Link kind of the PCIe slots, for example pcie4-x16.")] = None,
     cpu: Annotated[str | None, typer.Option(help="amd | intel, or a socket link kind.")] = None,
     name: Annotated[str | None, typer.Option(help="What to call it; default: the file's name.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the topology here instead of to standard output.")] = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the topology here instead of to standard output.")] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -186,30 +193,34 @@ def topo(
     read = import_nccl_xml if text.lstrip().startswith("<") else import_topo
     called = name or ("imported" if file == "-" else Path(file).stem)
     try:
-        imported = read(text, device=device, nic=nic, pcie=pcie, cpu=cpu, name=called)
+        with busy(f"Reading {file}", quiet=quiet):
+            imported = read(text, device=gpu, nic=nic, pcie=pcie, cpu=cpu, name=called)
     except InputError as error:
         raise type(error)(
             [finding if finding.file else finding.at(file, finding.line, finding.column) for finding in error.findings]
         ) from None
     for finding in imported.warnings:
         remark(f"warning: {finding}")
-    if out is not None:
+    if save is not None:
         from parsim.report.write import write_new
 
-        write_new(out, imported.yaml)
+        write_new(save, imported.yaml)
     if as_json:
         warnings = [finding.as_dict() for finding in imported.warnings]
-        say_json({"parsim": 1, "topology": imported.tree, "warnings": warnings, "file": None if out is None else str(out)})
+        say_json({"parsim": 1, "topology": imported.tree, "warnings": warnings, "file": None if save is None else str(save)})
     else:
-        say(imported.yaml if out is None else f"Wrote {out}. Next: parsim topology show {out}", escapes=True)
+        say(imported.yaml if save is None else f"Wrote {save}. Next: parsim topology show {save}", escapes=True)
 
 
 @imports.command()
 def profile(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Trace of torch.profiler, .json or .json.gz.")],
-    device: Annotated[str | None, typer.Option(help="Device to put the times on; default: the one that the trace names.")] = None,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Device to put the times on; default: the one that the trace names.")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="What to call it; default: the device's name, measured.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the device file here instead of to standard output.")] = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the device file here instead of to standard output.")] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -217,22 +228,23 @@ def profile(
     from parsim.calibration.profile import import_profile
     from parsim.terminal import remark, write_collectives
 
-    result = import_profile(file, device=device, name=name)
+    with busy(f"Reading {file}", quiet=quiet):
+        result = import_profile(file, device=gpu, name=name)
     for note in result.tables.notes:
         remark(str(note))
     folder = None
-    if out is not None:
+    if save is not None:
         from parsim.report.write import write_new
 
-        write_new(out, result.yaml)
-        folder = write_collectives(out, result.collective_files(out))
+        write_new(save, result.yaml)
+        folder = write_collectives(save, result.collective_files(save))
     if as_json:
-        written = None if out is None else str(out)
+        written = None if save is None else str(save)
         say_json({"parsim": 1, "file": written, "device": result.tree, "notes": result.tables.notes, "collectives": folder})
-    elif out is None:
+    elif save is None:
         say(result.yaml)
     else:
         kind = "device file" if result.whole else "measured tables, to be put into a device file"
-        say(f"Wrote {out}, a {kind}." if result.whole else f"Wrote {out}: {kind}.")
+        say(f"Wrote {save}, a {kind}." if result.whole else f"Wrote {save}: {kind}.")
         if folder is not None:
             say(f"Wrote {folder}; the network model takes no tables, compare: parsim validate nccl --data {folder}")

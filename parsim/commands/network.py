@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from parsim.command_help import Group
 from parsim.terminal import Debug, Figure, Json, picture_kind, say, say_json
 
-topologies = typer.Typer(name="topology", help="Show or draw machines and the network between them.", no_args_is_help=True)
+topologies = typer.Typer(name="topology", cls=Group, help="Show or draw machines and the network between them.", no_args_is_help=True)
 
 Topology = Annotated[str, typer.Argument(metavar="NAME", help='A topology (`parsim list topologies`), path, "4x v100-32gb", or scenario.')]
 Nodes = Annotated[int, typer.Option(min=1, help="How many of the machine.")]
@@ -23,19 +24,19 @@ def register(app: typer.Typer) -> None:
 
 def collective(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="all-reduce, all-gather, reduce-scatter, all-to-all, broadcast, ...")],
-    topology: Annotated[str, typer.Option(metavar="NAME", help='A topology (`parsim list topologies`), a path, or "4x v100-32gb".')],
+    on: Annotated[str, typer.Option("--on", metavar="CLUSTER", help='A topology (`parsim list topologies`), a path, or "4x v100-32gb".')],
     gpus: Annotated[int | None, typer.Option(min=1, help="How many GPUs take part; default: all of the machines.")] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="On how many machines; default: as few as hold the GPUs.")] = None,
     size: Annotated[str | None, typer.Option(metavar="RANGE", help="1KiB:16GiB (doubling), or sizes with commas.")] = None,
     factor: Annotated[float, typer.Option(help="From one size of a range to the next.")] = 2.0,
-    profile: Annotated[str, typer.Option(help="measured | nccl (the library's own prediction)")] = "measured",
+    basis: Annotated[str, typer.Option(help="measured | nccl (the library's own prediction)")] = "measured",
     algorithm: Annotated[str, typer.Option(help="auto | ring | tree | nvls | nvls-tree | ...")] = "auto",
     protocol: Annotated[str, typer.Option(help="auto | simple | ll | ll128")] = "auto",
     kernels: Annotated[str, typer.Option(help="of an all-to-all: nccl | deepep | deepep-low-latency | hybridep")] = "nccl",
     nccl: Annotated[str | None, typer.Option(metavar="VERSION", help="Version of the library, for example 2.18.")] = None,
     as_json: Json = False,
-    plot: Figure = None,
-    compare: Annotated[Path | None, typer.Option(metavar="FILE", help="Output of nccl-tests, or a CSV with bytes,time_us.")] = None,
+    figure: Figure = None,
+    nccl_log: Annotated[Path | None, typer.Option(metavar="FILE", help="Output of nccl-tests, or a CSV with bytes,time_us.")] = None,
     debug: Debug = False,
 ) -> None:
     """Predict a collective over message sizes, as nccl-tests measures it."""
@@ -46,24 +47,24 @@ def collective(
     from parsim.study.collective_bands import worth
 
     wanted = study.kind_of(kind)
-    suffix = None if plot is None else picture_kind(plot)
-    log = None if compare is None else read_log(compare)
-    cluster, members = group(topology, gpus or (log.ranks if log else None), nodes or (log.nodes if log and not gpus else None))
-    settings = Settings(profile, nccl or AUTOMATIC.version, algorithm.replace("-", "_"), protocol, kernels=kernels)
-    measured = tuple(sorted({sample.bytes for sample in log.samples})) if log and size is None else ()
-    rows = study.sweep(cluster, members, wanted, measured or study.sizes(size or "1KiB:16GiB", factor), settings)
+    suffix = None if figure is None else picture_kind(figure)
+    log = None if nccl_log is None else read_log(nccl_log)
+    cluster, members = group(on, gpus or (log.ranks if log else None), nodes or (log.nodes if log and not gpus else None))
+    settings = Settings(basis, nccl or AUTOMATIC.version, algorithm.replace("-", "_"), protocol, kernels=kernels)
+    sampled = tuple(sorted({sample.bytes for sample in log.samples})) if log and size is None else ()
+    rows = study.sweep(cluster, members, wanted, sampled or study.sizes(size or "1KiB:16GiB", factor), settings)
     compared = () if log is None else study.compare(cluster, members, wanted, log, settings)
     machines = len({cluster.node_of(gpu) for gpu in members})
     title = f"{wanted.replace('_', '-')}, {len(members)} GPUs of {f'{machines} x ' if machines > 1 else ''}{cluster.name}"
-    title += f", NCCL {settings.version}, profile {profile}" if kernels == "nccl" else f", {kernels}"
-    if plot is not None and suffix is not None:
+    title += f", NCCL {settings.version}, profile {basis}" if kernels == "nccl" else f", {kernels}"
+    if figure is not None and suffix is not None:
         from parsim.report.write import write_file
 
-        write_file(plot, study.picture(rows, compared, title, suffix))
-    judged = profile == "measured" and kernels == "nccl"
+        write_file(figure, study.picture(rows, compared, title, suffix))
+    judged = basis == "measured" and kernels == "nccl"
     if as_json:
         about = {
-            "collective": wanted, "topology": cluster.name, "gpus": len(members), "nodes": machines, "profile": profile,
+            "collective": wanted, "topology": cluster.name, "gpus": len(members), "nodes": machines, "profile": basis,
             "nccl": settings.version, "algorithm": settings.algorithm, "protocol": settings.protocol,
             "kernels": kernels,
             **({"worth": worth(cluster, members).document()} if judged else {}),
@@ -71,7 +72,7 @@ def collective(
         say_json(study.document(rows, compared, about))
     else:
         remarks = worth(cluster, members).lines() if judged else []
-        say(study.text(rows, compared, title, remarks) + (f"\nWrote {plot}" if plot is not None else ""))
+        say(study.text(rows, compared, title, remarks) + (f"\nWrote {figure}" if figure is not None else ""))
 
 
 @topologies.command()
@@ -87,15 +88,19 @@ def show(topology: Topology, nodes: Nodes = 1, as_json: Json = False, debug: Deb
 def plot(
     topology: Topology,
     nodes: Nodes = 1,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="A .svg or .png file instead of <topology>.svg.")] = None,
+    figure: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A .svg or .png file; default: parsim-out/<topology>/topology.svg.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write topology.svg here instead of parsim-out/<topology>.")] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Draw the network in tiers, and the inside of a machine."""
     from parsim.study.topology import picture
 
-    path = out if out is not None else Path(f"{Path(topology).stem}.svg")
-    from parsim.report.write import write_file
+    folder = out if out is not None else Path("parsim-out") / Path(topology).stem
+    path = figure if figure is not None else folder / "topology.svg"
+    from parsim.report.write import write_together
 
-    write_file(path, picture(topology, nodes, picture_kind(path)))
+    write_together(path.parent, {path.name: picture(topology, nodes, picture_kind(path))})
     say_json({"parsim": 1, "file": str(path)}) if as_json else say(f"Wrote {path}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, progress, remark, say, say_json
+from parsim.terminal import Debug, Json, Quiet, Workers, progress, remark, say, say_json
 
 if TYPE_CHECKING:
     from parsim.scenario.scenario import Scenario
@@ -33,18 +33,16 @@ def plan(
     on: Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help="A topology (`parsim list topologies`), or a box.")] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="How many GPUs; default: those of the machines.")] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="How many machines; default: as many as --gpus needs.")] = None,
-    sequence: Annotated[
-        int | None, typer.Option("--sequence", "--sequence-length", min=1, help="Tokens per sample; default: the model's.")
-    ] = None,
+    sequence: Annotated[int | None, typer.Option(min=1, help="Tokens per sample; default: the model's.")] = None,
     global_batch: Annotated[int | None, typer.Option(min=1, help="Samples per step; default: as published, or a rule.")] = None,
     precision: Annotated[str | None, typer.Option(help="bf16 | fp8 | ...; default: bf16.")] = None,
     tokens: Annotated[str | None, typer.Option(help="Of the whole training, for example 1T: how long it takes.")] = None,
     headroom: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each GPU that stays free; default: 4 GiB.")] = None,
     within: Annotated[str | None, typer.Option(metavar="TIME", help="End the search after so long, for example 60s.")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one per CPU.")] = None,
+    workers: Workers = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the files here instead of parsim-out/plan-<model>.")] = None,
     as_json: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print the answer only.")] = False,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Find the fastest parallel strategy, and write the scenario and the launch arguments of it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from parsim.terminal import progress, remark
+from parsim.terminal import Interrupted, progress
 
 if TYPE_CHECKING:
     from parsim.report import Report
@@ -31,5 +31,5 @@ def repeated(
         )
     except KeyboardInterrupt:
         if out is not None:
-            remark(f"The runs so far are in {out / 'runs.jsonl'}; the same command goes on with them.")
+            raise Interrupted(f"the runs so far are in {out / 'runs.jsonl'}; run the same command again to continue") from None
         raise

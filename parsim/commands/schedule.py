@@ -62,8 +62,9 @@ def schedule(
         str | None, typer.Option(metavar="BYTES", help="What a micro-batch keeps on a rank, all chunks together: peak memory.")
     ] = None,
     draw: Annotated[bool, typer.Option("--draw", help="Draw the schedules in letters.")] = False,
-    out: Annotated[list[Path] | None, typer.Option(metavar="FILE", help="Draw a figure: .pdf, .svg, .pgf or .png; repeatable.")] = None,
-    pdf: Annotated[Path | None, typer.Option(metavar="FILE", help="The same as --out FILE, which ends in .pdf.")] = None,
+    figures: Annotated[
+        list[Path] | None, typer.Option("--figure", metavar="FILE", help="Draw a figure: .pdf, .svg, .pgf or .png; repeatable.")
+    ] = None,
     width: Annotated[str, typer.Option(metavar="LENGTH", help="Width of the figure: 3.5in, 8.6cm, 252pt.")] = "7in",
     title: Annotated[str, typer.Option(metavar="TEXT", help="A line above the figure.")] = "",
     labels: Annotated[str, typer.Option(help="number | pass | none: what stands in the boxes.")] = "number",
@@ -85,9 +86,9 @@ def schedule(
     from parsim.study.schedule_text import document, drawing, figure, table_text, text
 
     findings: list[Finding] = []
-    figures = [*(out or ()), *([pdf] if pdf is not None else ())]
+    figures = figures or []
     inches = attempt(lambda: _inches(width), findings)
-    findings += [*_options(sends, labels, csv_format), *_files(figures, pdf, csv)]
+    findings += [*_options(sends, labels, csv_format), *_files(figures, csv)]
     size = attempt(lambda: activation_bytes(activation), findings)
     chunks = attempt(lambda: _chunks(virtual), findings)
     seconds = attempt(lambda: read_times(times, communication=comm, stage_times=stage_times, overlap=sends != "blocking"), findings)
@@ -133,15 +134,13 @@ def _options(sends: str, labels: str, csv_format: str) -> list[Finding]:
     ]
 
 
-def _files(figures: list[Path], pdf: Path | None, csv: Path | None) -> list[Finding]:
+def _files(figures: list[Path], csv: Path | None) -> list[Finding]:
     """Files that cannot be written, so that none is where one of them cannot."""
     findings = []
     for file in figures:
-        if file is pdf and file.suffix.lower() != ".pdf":
-            findings.append(Finding(f"{file.name} is no name of a PDF", "--pdf", str(file), "name it .pdf, or use --out"))
-        elif file.suffix.lower().lstrip(".") not in _FORMATS:
+        if file.suffix.lower().lstrip(".") not in _FORMATS:
             kind = file.suffix or "file without suffix"
-            findings.append(Finding(f"cannot draw a {kind}", "--out", str(file), f"name it .{', .'.join(_FORMATS)}"))
+            findings.append(Finding(f"cannot draw a {kind}", "--figure", str(file), f"name it .{', .'.join(_FORMATS)}"))
     findings += [
         Finding(f"cannot be written: there is no folder {file.parent}", value=file.name, file=str(file))
         for file in (*figures, *([csv] if csv is not None else ()))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parsim.terminal import Debug, Json, TrustCode, progress, say, say_json
+from parsim.terminal import Debug, Json, Quiet, TrustCode, Workers, progress, say, say_json
 
 if TYPE_CHECKING:
     from parsim.study.size.answer import Improvement
@@ -32,7 +32,9 @@ def register(app: typer.Typer) -> None:
 def size(
     model: Annotated[str, typer.Argument(metavar="MODEL|FILE", help="A model, or a YAML file with the whole question under size:.")],
     tokens: Annotated[str | None, typer.Option(help="Tokens of the whole training, for example 2T.")] = None,
-    on: Annotated[str | None, typer.Option(metavar="NAME,NAME...", help="Machines to choose from (`parsim list topologies`).")] = None,
+    on: Annotated[
+        str | None, typer.Option(metavar="CLUSTER,CLUSTER...", help="Machines to choose from (`parsim list topologies`).")
+    ] = None,
     days: Annotated[float | None, typer.Option(help="Deadline [days].")] = None,
     hours: Annotated[float | None, typer.Option(help="Deadline [h].")] = None,
     budget: Annotated[str | None, typer.Option(help='At most this much money: "5M USD".')] = None,
@@ -44,9 +46,7 @@ def size(
     ] = None,
     gpus: Annotated[Several, typer.Option(metavar="[NAME=]N,N...", help="Fixed numbers of GPUs instead of as many as it takes.")] = None,
     max_gpus: Annotated[str | None, typer.Option(help="Look no further; default: 16384.")] = None,
-    sequence_length: Annotated[
-        str | None, typer.Option("--sequence-length", "--seq", help="Tokens per sample; default: the model's.")
-    ] = None,
+    sequence: Annotated[str | None, typer.Option(help="Tokens per sample; default: the model's.")] = None,
     global_batch: Annotated[str | None, typer.Option(help='Samples per step, or "4M tokens"; default: published, or a rule.')] = None,
     micro_batch: Annotated[str | None, typer.Option(metavar="N,N...", help="Micro-batches to try; default: 1,2.")] = None,
     precision: Annotated[str | None, typer.Option(help="bf16 | fp8 | ...; default: the software's.")] = None,
@@ -82,7 +82,7 @@ def size(
     exhaustive: Annotated[
         bool, typer.Option("--exhaustive", help="Simulate every candidate instead of bounding them away (slow).")
     ] = False,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one per CPU.")] = None,
+    workers: Workers = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write size.html (a page to pass on), size.json, size.txt and figures there.")
     ] = None,
@@ -90,7 +90,7 @@ def size(
         Path | None, typer.Option(metavar="DIR", help="Write the scenario of each machine's best there, for `parsim run`.")
     ] = None,
     as_json: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    quiet: Quiet = False,
     trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
@@ -100,7 +100,7 @@ def size(
 
     flags: dict[str, Any] = {
         "tokens": tokens, "on": on, "days": days, "hours": hours, "budget": budget, "minimise": minimise, "gpus": named_values(gpus),
-        "max_gpus": max_gpus, "sequence_length": sequence_length, "global_batch": global_batch, "micro_batch": micro_batch,
+        "max_gpus": max_gpus, "sequence_length": sequence, "global_batch": global_batch, "micro_batch": micro_batch,
         "precision": precision, "software": software, "recompute": recompute, "schedule": schedule, "sharding": sharding,
         "gpu_hour": named_values(gpu_hour), "buy": named_values(buy), "years": years, "power_price": power_price, "pue": pue, "mtbf": mtbf,
         "checkpoint_time": checkpoint_time, "restart_time": restart_time, "goodput": goodput, "set": set_values(set_),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, TrustCode, progress, remark, say, say_json
+from parsim.terminal import Debug, Json, Named, Quiet, TrustCode, Workers, progress, remark, say, say_json
 
 if TYPE_CHECKING:
     from parsim.study.sweep.rows import Row
@@ -44,13 +44,13 @@ def sweep(
         list[str] | None, typer.Option("--where", metavar="CONSTRAINT", help="Keep only these, e.g. 'step_time < 2 s'; may be repeated.")
     ] = None,
     minimise: Annotated[
-        list[str] | None, typer.Option("--minimise", metavar="FIGURE", help="Look for the least; default: step_time.")
+        list[str] | None, typer.Option("--minimise", "--minimize", metavar="NUMBER", help="Look for the least; default: step_time.")
     ] = None,
-    maximise: Annotated[list[str] | None, typer.Option("--maximise", metavar="FIGURE", help="Look for the most.")] = None,
+    maximise: Annotated[
+        list[str] | None, typer.Option("--maximise", "--maximize", metavar="NUMBER", help="Look for the most, for example tokens_per_s.")
+    ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Simulate each candidate with so many seeds.")] = None,
-    override: Annotated[
-        list[str] | None, typer.Option("--override", metavar="NAME", help="Apply a named block of the scenario's overrides.")
-    ] = None,
+    override: Named = None,
     top: Annotated[int | None, typer.Option(min=1, help="Rows of the table; default: 10.")] = None,
     why_not: Annotated[
         str | None,
@@ -60,10 +60,10 @@ def sweep(
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the rows here instead of parsim-out/sweep-<name>.")] = None,
     reports: Annotated[bool, typer.Option("--reports", help="Write the whole report of every row of the table, too.")] = False,
     resume: Annotated[bool, typer.Option("--resume/--restart", help="Go on with the rows that are there, or begin anew.")] = True,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one per CPU.")] = None,
+    workers: Workers = None,
     dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Simulate on a Dask cluster: tcp://scheduler:8786.")] = None,
     as_json: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
     trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
@@ -103,7 +103,7 @@ def sweep(
     except SweepInterrupted as ended:
         found = ended.study
         if directory is not None:
-            remark(f"The rows so far are in {directory / 'results.jsonl'}; the same command goes on with them.")
+            remark(f"The rows so far are in {directory / 'results.jsonl'}; run the same command again to continue.")
     for damaged in found.damaged:
         remark(f"warning: {damaged}")
     found.command = _command(file, values, where, minimise, maximise, trust_code=trust_code)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from parsim.errors import Finding, InputError, ScenarioError
-from parsim.terminal import Debug, Json, TrustCode, say, say_json
+from parsim.terminal import Debug, Json, Named, Overrides, Quiet, TrustCode, busy, say, say_json
 
 if TYPE_CHECKING:
     from parsim.report import Report
@@ -28,29 +28,32 @@ def register(app: typer.Typer) -> None:
 
 def timeline(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A scenario file, or the name of a shipped scenario.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values that win over the file.")] = None,
-    override: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Apply a named block of the file's overrides.")] = None,
+    overrides: Overrides = None,
+    override: Named = None,
     window: Annotated[str | None, typer.Option(metavar="BEGIN:END", help="The part to draw: 0.2s:0.5s, 200ms: or 40%:60%.")] = None,
     ranks: Annotated[str | None, typer.Option(metavar="LIST", help="Ranks to draw, 0,8,16-19; default: some that stand for all.")] = None,
     stages: Annotated[bool, typer.Option("--stages", help="One rank of every pipeline stage.")] = False,
     memory: Annotated[bool, typer.Option("--memory/--no-memory", help="The memory of the fullest of these ranks beneath.")] = True,
     width: Annotated[str, typer.Option(metavar="LENGTH", help="Width of the figure: 3.5in, 89mm, 8.9cm, 252pt.")] = "7in",
     title: Annotated[str | None, typer.Option(metavar="TEXT", help='Title; default: the scenario\'s name, "" for none.')] = None,
-    out: Annotated[
+    figure: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A .pdf, .svg, .png or .pgf file; default: parsim-out/<scenario>/timeline.pdf.")
     ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write timeline.pdf here instead of parsim-out/<scenario>.")] = None,
     unfolded: Annotated[bool, typer.Option("--unfolded", help="Simulate every rank.")] = False,
+    quiet: Quiet = False,
     as_json: Json = False,
     trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
     """Draw the step: who computes, communicates and waits when, and the memory beneath."""
-    kind, path = _checked(file, out, width, ranks, stages=stages)
+    kind, path = _checked(figure, out, file, width, ranks, stages=stages)
     from parsim.run import simulate
     from parsim.scenario import load
 
     scenario = load(file, *(overrides or ()), named=list(override or ()), trust_code=trust_code)
-    report = simulate(scenario, unfolded=unfolded)
+    with busy("Simulating one step", quiet=quiet):
+        report = simulate(scenario, unfolded=unfolded)
     from dataclasses import replace
 
     from parsim.report.plots.figure import save
@@ -64,19 +67,20 @@ def timeline(
     say_json(_document(report, data, path)) if as_json else say(_text(report, data, path))
 
 
-def _checked(file: str, out: Path | None, width: str, ranks: str | None, *, stages: bool) -> tuple[Kind, Path]:
+def _checked(figure: Path | None, out: Path | None, file: str, width: str, ranks: str | None, *, stages: bool) -> tuple[Kind, Path]:
     """Everything that can be wrong with the options, before anything is simulated."""
     from parsim.report.selection import inches, read_ranks
 
-    path = Path("parsim-out") / Path(file).stem / "timeline.pdf" if out is None else out
+    folder = out if out is not None else Path("parsim-out") / Path(file).stem
+    path = folder / "timeline.pdf" if figure is None else figure
     kind = path.suffix.lower().removeprefix(".")
     findings: list[Finding] = []
     if kind not in ("pdf", "svg", "png", "pgf"):
         findings.append(
-            Finding(f"cannot draw a {path.suffix or 'file without suffix'}", "--out", str(path), "name it .pdf, .svg, .png or .pgf")
+            Finding(f"cannot draw a {path.suffix or 'file without suffix'}", "--figure", str(path), "name it .pdf, .svg, .png or .pgf")
         )
     if kind == "pgf" and which(LATEX) is None:
-        findings.append(Finding(f"a .pgf figure needs {LATEX} to measure its text", "--out", str(path), "install TeX, or write a .pdf"))
+        findings.append(Finding(f"a .pgf figure needs {LATEX} to measure its text", "--figure", str(path), "install TeX, or write a .pdf"))
     if ranks is not None and stages:
         findings.append(Finding("--ranks and --stages both choose ranks", "--ranks", ranks, "leave one of them out"))
     for read, value in ((inches, width), (read_ranks, ranks)):

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, TrustCode, say, say_json
+from parsim.terminal import Debug, Json, Named, Overrides, Quiet, TrustCode, busy, say, say_json
 from parsim.units import whole
 
 if TYPE_CHECKING:
     from parsim.report import Report
 
-OUT = Path("trace.json.gz")
+NAME = "trace.json.gz"
 
 
 def register(app: typer.Typer) -> None:
@@ -24,54 +25,62 @@ def register(app: typer.Typer) -> None:
 
 def trace(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A scenario file, or the name of a shipped scenario.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values that win over the file.")] = None,
-    override: Annotated[list[str] | None, typer.Option("--override", metavar="NAME", help="Apply a named block of overrides.")] = None,
+    overrides: Overrides = None,
+    override: Named = None,
     ranks: Annotated[
         str | None, typer.Option(metavar="0,8-11", help="Ranks to write; default: one of each class of equal ranks, at most 16.")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Default: trace.json.gz, without .gz it is not packed; with --per-rank a directory."),
+        typer.Option(metavar="DIR", help="Write trace.json.gz here instead of parsim-out/<scenario>; with --per-rank its files."),
     ] = None,
-    per_rank: Annotated[bool, typer.Option("--per-rank", help="One file per rank in the directory --out, as PyTorch writes them.")] = False,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the trace to this file; without .gz it is not packed.")] = None,
+    per_rank: Annotated[bool, typer.Option("--per-rank", help="One file per rank, as PyTorch writes them.")] = False,
     recorded: Annotated[
         list[Path] | None,
         typer.Option("--merge", metavar="[LABEL=]FILE", help="A trace of PyTorch's profiler to put beside the simulated one; repeatable."),
     ] = None,
     memory_snapshot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.pickle", help="Write the memory of one rank for pytorch.org/memory_viz; no trace without --out."),
+        typer.Option(
+            metavar="FILE.pickle", help="Write the memory of one rank for pytorch.org/memory_viz; no trace without --out or --save."
+        ),
     ] = None,
     rank: Annotated[int | None, typer.Option(min=0, help="The rank of --memory-snapshot; default: the fullest.")] = None,
     most_slices: Annotated[int | None, typer.Option(min=1, help="Leave out what starts after this many slices; default: nothing.")] = None,
     unfolded: Annotated[bool, typer.Option("--unfolded", help="Simulate every rank, so that each can be written.")] = False,
+    quiet: Quiet = False,
     as_json: Json = False,
     trust_code: TrustCode = False,
     debug: Debug = False,
 ) -> None:
     """Write the simulated step for Perfetto and other readers of PyTorch's traces, alone or beside recorded ones."""
+    from parsim.report.write import inside
     from parsim.run import simulate
     from parsim.scenario import load
 
-    wanted = _options(ranks, rank, per_rank=per_rank, recorded=recorded, memory_snapshot=memory_snapshot)
+    wanted = _options(ranks, rank, save, per_rank=per_rank, recorded=recorded, memory_snapshot=memory_snapshot)
     others = [_recorded(str(path)) for path in recorded or ()]
     scenario = load(file, *(overrides or ()), named=list(override or ()), trust_code=trust_code)
-    with scenario.placing():
+    with scenario.placing(), busy("Simulating one step", quiet=quiet):
         report = simulate(scenario, unfolded=unfolded)
     documents: dict[str, Any] = {"parsim": 1}
     said: list[str] = []
     try:
         if memory_snapshot is not None:
             documents["memory_snapshot"] = _snapshot(report, memory_snapshot, rank, said)
-        if memory_snapshot is None or out is not None:
-            documents["trace"] = _trace(report, out, wanted, others, most_slices, said, per_rank=per_rank)
+        if memory_snapshot is None or out is not None or save is not None:
+            folder = out if out is not None else Path("parsim-out") / Path(file).stem
+            path = folder if per_rank else save if save is not None else folder / NAME
+            with inside(folder) if save is None else nullcontext():
+                documents["trace"] = _trace(report, path, wanted, others, most_slices, said, per_rank=per_rank)
     except ValueError as error:
         raise ScenarioError(Finding(str(error), suggestion="--unfolded simulates every rank", file="command line")) from None
     say_json(documents) if as_json else say("\n".join(said))
 
 
 def _options(
-    ranks: str | None, rank: int | None, *, per_rank: bool, recorded: list[Path] | None, memory_snapshot: Path | None
+    ranks: str | None, rank: int | None, save: Path | None, *, per_rank: bool, recorded: list[Path] | None, memory_snapshot: Path | None
 ) -> list[int] | None:
     """The ranks that were asked for; everything that is wrong with the options at once."""
     findings: list[Finding] = []
@@ -84,6 +93,8 @@ def _options(
             findings.append(Finding(f"--ranks (={ranks}) {rule}", value=ranks, suggestion="write for example 0,8-11", file="command line"))
     if per_rank and recorded:
         findings.append(Finding("--per-rank and --merge exclude each other", suggestion="merge into one file", file="command line"))
+    if per_rank and save is not None:
+        findings.append(Finding("--per-rank writes several files, --save one", "--save", str(save), "name a folder with --out"))
     if rank is not None and memory_snapshot is None:
         findings.append(
             Finding("--rank belongs to --memory-snapshot", suggestion="--ranks chooses those of the trace", file="command line")
@@ -127,7 +138,7 @@ def _snapshot(report: Report, path: Path, rank: int | None, said: list[str]) -> 
 
 def _trace(
     report: Report,
-    out: Path | None,
+    path: Path,
     ranks: list[int] | None,
     others: list[tuple[str, dict[str, Any]]],
     most: int | None,
@@ -138,12 +149,10 @@ def _trace(
     from parsim.report.trace_files import write_merged, write_per_rank, write_trace
 
     if per_rank:
-        directory = out if out is not None else Path("trace")
-        paths = write_per_rank(report, directory, ranks, most)
+        paths = write_per_rank(report, path, ranks, most)
         size = sum(path.stat().st_size for path in paths) / 1e6
-        said.append(f"Wrote {directory}: {', '.join(path.name for path in paths)}, {size:.3g} MB together")
+        said.append(f"Wrote {path}: {', '.join(path.name for path in paths)}, {size:.3g} MB together")
         return {"files": [str(path) for path in paths]}
-    path = out if out is not None else OUT
     written = write_merged(report, path, others, ranks, most) if others else write_trace(report, path, ranks, most)
     left = f", {written.spans_left_out} left out" if written.spans_left_out else ""
     beside = f", beside {', '.join(label for label, _ in others)}" if others else ""

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
+from parsim.command_help import Group
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Figure, Json, picture_kind, progress, say, say_json
+from parsim.terminal import Debug, Figure, Json, Quiet, Workers, busy, picture_kind, progress, say, say_json
 
-validations = typer.Typer(name="validate", help="Compare predictions with published measurements.")
+validations = typer.Typer(name="validate", cls=Group, help="Compare predictions with published measurements.")
 
 
 def register(app: typer.Typer) -> None:
@@ -24,9 +25,10 @@ def runs(
     source: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this source; may be given again.")] = None,
     grade: Annotated[list[str] | None, typer.Option(help="a-priori | left-out | calibrated; default: all three")] = None,
     summary: Annotated[bool, typer.Option("--summary", help="Leave out the rows.")] = False,
-    plot: Figure = None,
+    figure: Figure = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Your own sources.yaml, fits.yaml and rows.")] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; default: one per CPU.")] = None,
+    workers: Workers = None,
+    quiet: Quiet = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -41,27 +43,27 @@ def runs(
     for name in grade or ():
         if name not in GRADES:
             raise ScenarioError(Finding(f"unknown grade {name!r}", "--grade", name, f"known: {', '.join(GRADES)}"))
-    suffix = None if plot is None else picture_kind(plot)
+    suffix = None if figure is None else picture_kind(figure)
     grades = tuple(one for one in GRADES if not grade or one in grade)
     sources = published(data, source or ())
     titles = {one.name: heading(one) for one in sources}
     found: list[PredictedRun] = []
     total = sum(len(one.rows) for one in sources)
-    for one in progress("Predicting published runs", predictions(sources, fitted(data), grades, jobs=jobs), total):
+    for one in progress("Predicting published runs", predictions(sources, fitted(data), grades, jobs=workers), total, quiet=quiet):
         found.append(one)
         if not (summary or as_json):  # rows are printed as they come: all of them take minutes
             if one.row.source in titles:
                 say("\n" + titles.pop(one.row.source))
             say(row_line(one, grades))
     scores = RunScores(sources, tuple(found), grades)
-    if plot is not None and suffix is not None:
+    if figure is not None and suffix is not None:
         from parsim.report.write import write_file
 
-        write_file(plot, picture(scores, suffix))
+        write_file(figure, picture(scores, suffix))
     if as_json:
         say_json(document(scores))
     else:
-        say(("" if summary else "\n") + summarised(scores, not_expressed(data)) + (f"\nWrote {plot}" if plot is not None else ""))
+        say(("" if summary else "\n") + summarised(scores, not_expressed(data)) + (f"\nWrote {figure}" if figure is not None else ""))
 
 
 @validations.command()
@@ -69,7 +71,8 @@ def memory(
     source: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this source; may be given again.")] = None,
     summary: Annotated[bool, typer.Option("--summary", help="Leave out the rows.")] = False,
     every: Annotated[int, typer.Option(min=1, metavar="K", help="Only every K-th row of a source.")] = 1,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; default: one per CPU.")] = None,
+    workers: Workers = None,
+    quiet: Quiet = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -78,7 +81,7 @@ def memory(
 
     rows = sampled(memory_rows(source or ()), every)
     found: list[PredictedMemory] = []
-    for one in progress("Predicting published peaks", predictions(rows, jobs=jobs), len(rows)):
+    for one in progress("Predicting published peaks", predictions(rows, jobs=workers), len(rows), quiet=quiet):
         if not (summary or as_json):
             if not found or found[-1].row.source != one.row.source:
                 say(f"\n{one.row.source}: {one.row.stack}, {one.row.kind.replace('_', ' ')}")
@@ -89,8 +92,9 @@ def memory(
 
 @validations.command()
 def nccl(
-    profile: Annotated[str | None, typer.Option(help="measured | nccl; default: both")] = None,
+    basis: Annotated[str | None, typer.Option(help="measured | nccl; default: both")] = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Your own measurements.csv and systems.yaml.")] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -100,33 +104,37 @@ def nccl(
     from parsim.validation.predicted_collectives import document, text, validate
     from parsim.validation.published_collectives import measurements
 
-    compared = validate(measurements(data), PROFILES if profile is None else [known(profile).name])
+    with busy("Predicting published collectives", quiet=quiet):
+        compared = validate(measurements(data), PROFILES if basis is None else [known(basis).name])
     say_json(document(compared)) if as_json else say(text(compared))
 
 
 @validations.command()
 def gemm(
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Your own measurements.csv, attention.csv and devices.yaml.")] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
-    plot: Figure = None,
+    figure: Figure = None,
     debug: Debug = False,
 ) -> None:
     """Compare predicted with published times of matrix products and fused attention, by device and type."""
     from parsim.validation.predicted_kernels import document, picture, text, validate
     from parsim.validation.published_kernels import kernel_measurements
 
-    suffix = None if plot is None else picture_kind(plot)
-    compared = validate(kernel_measurements(data))
-    if plot is not None and suffix is not None:
+    suffix = None if figure is None else picture_kind(figure)
+    with busy("Predicting published kernels", quiet=quiet):
+        compared = validate(kernel_measurements(data))
+    if figure is not None and suffix is not None:
         from parsim.report.write import write_file
 
-        write_file(plot, picture(compared, suffix))
-    say_json(document(compared)) if as_json else say(text(compared) + (f"\nWrote {plot}" if plot is not None else ""))
+        write_file(figure, picture(compared, suffix))
+    say_json(document(compared)) if as_json else say(text(compared) + (f"\nWrote {figure}" if figure is not None else ""))
 
 
 @validations.command()
 def traces(
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Your own jobs.yaml, steps.csv and passes.")] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -135,7 +143,7 @@ def traces(
     from parsim.validation.recorded_steps import recorded_jobs
 
     recorded = recorded_jobs(data)
-    found = list(progress("Simulating recorded steps", map(predicted, recorded.jobs), len(recorded.jobs)))
+    found = list(progress("Simulating recorded steps", map(predicted, recorded.jobs), len(recorded.jobs), quiet=quiet))
     say_json(document(found, recorded.source)) if as_json else say(text(found, recorded.source))
 
 

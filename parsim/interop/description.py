@@ -133,13 +133,13 @@ class Choices:
         seen = [f"{nvlinks} NVLinks ({wiring})" if nvlinks else "no NVLink", *([f"sm {capability}"] if capability else [])]
         evidence = " and ".join(seen)
         if not fitting:
-            repair = f"name it: --device NAME, one of {', '.join(files.names('devices'))}, or a device file"
+            repair = f"name it: --gpu NAME, one of {', '.join(files.names('devices'))}, or a device file"
             raise TopologyError(Finding(f"the description shows GPUs with {evidence}, not which they are", "device", suggestion=repair))
         if nvlinks == _EXPORT_NVLINKS:
-            repair = f"say which: --device {' or '.join(fitting)}"
+            repair = f"say which: --gpu {' or '.join(fitting)}"
             raise TopologyError(Finding(f"GPUs with {evidence} are several: {', '.join(fitting)}", "device", suggestion=repair))
         others = f"; {', '.join(fitting[1:])} would look the same" if len(fitting) > 1 else ""
-        self.assume(f"{fitting[0]} is assumed from {evidence}{others}", "device", "say which it is: --device NAME")
+        self.assume(f"{fitting[0]} is assumed from {evidence}{others}", "device", "say which it is: --gpu NAME")
         return gpu_named(fitting[0])
 
     def socket(self, cpus: int) -> tuple[str, str]:

@@ -315,7 +315,7 @@ def _unused(draft: ImportDraft) -> None:
     """Say which of the user's words had no use."""
     notes = {line.note: None for line in draft.lines.values()}
     for flag, value in (
-        ("--sequence-length", draft.given.sequence_length),
+        ("--sequence", draft.given.sequence_length),
         ("--micro-batch", draft.given.micro_batch),
         ("--gradient-accumulation", draft.given.gradient_accumulation),
         ("--examples", draft.given.examples),

@@ -177,12 +177,12 @@ def write_experts(draft: ImportDraft, ranks: Key | None, width: Key | None, disp
 def write_sequence_length(draft: ImportDraft, key: Key | None, note: str = "") -> int | None:
     """Tokens per sample: what the user says, else what `key` says."""
     if draft.given.sequence_length is not None:
-        draft.write("training.sequence_length", draft.given.sequence_length, note="--sequence-length")
-        draft.harmless(key, "replaced by --sequence-length")
+        draft.write("training.sequence_length", draft.given.sequence_length, note="--sequence")
+        draft.harmless(key, "replaced by --sequence")
         return draft.given.sequence_length
     length = draft.whole(key, 1)
     if key is None or length is None:
-        draft.fill("training.sequence_length", f"{EXAMPLES['training.sequence_length']} (--sequence-length)", key)
+        draft.fill("training.sequence_length", f"{EXAMPLES['training.sequence_length']} (--sequence)", key)
         return None
     draft.write("training.sequence_length", length, key, note=note)
     return length

@@ -51,7 +51,7 @@ class XmlNvlinks:
             if links + host > device.nvlinks:
                 terms = f"{links} NVLinks to GPUs and switches" + (f" + {host} to the CPU" if host else "")
                 problem = f"{part.name} has {terms}, more than the {device.nvlinks} of {device.name}"
-                problems.append(Finding(problem, where(part), suggestion="is it another GPU? say which: --device NAME"))
+                problems.append(Finding(problem, where(part), suggestion="is it another GPU? say which: --gpu NAME"))
         if problems:
             raise TopologyError(problems)
 

@@ -84,7 +84,7 @@ def _too_many(matrix: Matrix, gpu: int, limit: int, device: str, counts: set[int
     shown = {next(other for other in pair if other != gpu): count for pair, count in sorted(matrix.nvlinks.items()) if gpu in pair}
     terms = " + ".join(f"{count} ({matrix.gpus[other]})" for other, count in shown.items())
     owner = device or "any GPU"
-    repair = "is it another GPU? say which: --device NAME" if device else "is the matrix complete?"
+    repair = "is it another GPU? say which: --gpu NAME" if device else "is the matrix complete?"
     problem = f"NVLinks {terms} = {sum(shown.values())}, more than the {limit} of {owner}"
     if len(counts) > 1:
         problem += f"; behind switches all pairs would show the same, not {' and '.join(map(str, sorted(counts)))}"

@@ -59,7 +59,7 @@ def import_topo(text: str, *, device: str | None, nic: str | None, pcie: str | N
     _check_named(said, device, len(matrix.gpus), choices)
     pcie = choices.pcie
     if choices.device is None and is_rocm(text):
-        repair = f"name it: --device NAME, for example {', '.join(name for name in files.names('devices') if name.startswith('mi'))}"
+        repair = f"name it: --gpu NAME, for example {', '.join(name for name in files.names('devices') if name.startswith('mi'))}"
         raise TopologyError(Finding("the tables of rocm-smi do not name the GPU", "device", suggestion=repair))
     if choices.device is None:
         shown_links = nvlinks(matrix, MOST_NVLINKS)
@@ -116,15 +116,13 @@ def _slot(said: Named) -> str | None:
 def _check_named(said: Named, device: str | None, gpus: int, choices: Choices) -> None:
     """Say where the text and the user differ, and where a list has other GPUs than the matrix."""
     if device is None and not said.source and _device(said):
-        choices.assume(f"{said.devices[0]} is what the words beside the matrix name", "device", "if it is another: --device NAME")
+        choices.assume(f"{said.devices[0]} is what the words beside the matrix name", "device", "if it is another: --gpu NAME")
     if said.source and said.count != gpus:
         choices.assume(f"{said.source} lists {said.count} GPUs, the matrix has {gpus}", "node.gpus", "are all of them of one machine?")
     if device is None and said.source and _device(said) is None:
         problem = f"{said.source} names {said.listed}"
         problem += ": which of them?" if len(said.products) > 1 else ", which the catalogue does not have"
-        raise TopologyError(
-            Finding(problem, "device", suggestion="say which: --device NAME, or --device FILE for a device file of your own")
-        )
+        raise TopologyError(Finding(problem, "device", suggestion="say which: --gpu NAME, or --gpu FILE for a device file of your own"))
     if device is not None and said.devices and _device(said) not in (None, files.find("devices", device).stem):
         choices.assume(f"{device} was asked for, the text names {said.listed}", "device")
 

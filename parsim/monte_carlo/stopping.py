@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from parsim.errors import Finding, ScenarioError
+from parsim.report.short_names import named, nearest
 from parsim.report.variability import FEWEST_P95, Spread
 
 BETWEEN = 20
 """runs between two looks at the interval: which run is the last depends on nothing else"""
-_FORM = re.compile(r"(?:(?P<of>mean|p95)\s*[:=]?\s*)?(?P<number>\d+(?:\.\d*)?|\.\d+)\s*%")
+_FORM = re.compile(r"(?:(?P<of>[A-Za-z][\w -]*?)\s*[:= ]?\s*)?(?P<number>\d+(?:\.\d*)?|\.\d+)\s*%")
+_OF: dict[str, Literal["mean", "p95"]] = {"mean": "mean", "step_time_s": "mean", "p95": "p95", "p95_step_time_s": "p95"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Until:
 
 
 def until(text: str) -> Until:
-    """``1%``, ``p95:0.5%``.
+    """``1%``, ``p95:0.5%``, ``step_time:1%``.
 
     Raises:
         ScenarioError: it is neither.
@@ -46,4 +48,8 @@ def until(text: str) -> Until:
     if match is None or not 0 < share < 1:
         message = f"{text!r} is no share of the mean or of p95 between 0 and 100 %"
         raise ScenarioError(Finding(message, "--until", text, "write 1% (of the mean), or p95:1%"))
-    return Until(share, "p95" if match["of"] == "p95" else "mean")
+    of = named(match["of"] or "mean", _OF)
+    if of is None:
+        message = f"runs differ in the time of the step, not in {match['of']!r}"
+        raise ScenarioError(Finding(message, "--until", text, nearest(match["of"], _OF) or "write 1% (of the mean), or p95:1%"))
+    return Until(share, _OF[of])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib.resources import files
 
 from parsim.errors import Finding, InputError
+from parsim.report.short_names import named, nearest
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,8 @@ DEFINITIONS = _read()
 
 
 def explain(metric: str) -> Definition:
-    """The definition of a metric. Raises InputError with the nearest name if there is none."""
-    if metric in DEFINITIONS:
-        return DEFINITIONS[metric]
-    near = get_close_matches(metric, DEFINITIONS, n=1, cutoff=0.4)
-    suggestion = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(DEFINITIONS)}"
+    """The definition of a metric, by its key or a short name. Raises InputError with the nearest name if there is none."""
+    if (name := named(metric, DEFINITIONS)) is not None:
+        return DEFINITIONS[name]
+    suggestion = nearest(metric, DEFINITIONS) or f"known: {', '.join(DEFINITIONS)}"
     raise InputError(Finding("unknown metric", value=metric, path=metric, suggestion=suggestion))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from parsim.report.chrome_trace import Written, write_chrome_trace
 from parsim.report.trace_slices import SORT_STEP
-from parsim.report.write import Content, replacing, write_together
+from parsim.report.write import LEVEL, Content, replacing, write_together
 
 if TYPE_CHECKING:
     from parsim.report.metrics import Metrics
@@ -108,10 +108,6 @@ def _flow(event: Event) -> int | None:
         except ValueError:
             return None
     return number if isinstance(number, int) else None
-
-
-LEVEL = 6
-"""of gzip: 15 to 20 times smaller; higher levels cost more time than they save space"""
 
 
 @contextmanager

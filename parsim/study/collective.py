@@ -148,13 +148,13 @@ def compare(cluster: Cluster, group: tuple[int, ...], kind: str, log: Log, setti
 def _same(kind: str, ranks: int, log: Log) -> None:
     """Refuse a log of another collective or another number of GPUs."""
     if log.kind is not None and log.kind != kind:
-        raise ScenarioError(Finding(f"the log is of {log.kind}, not of {kind}", "--compare", log.kind, f"ask for {log.kind}"))
+        raise ScenarioError(Finding(f"the log is of {log.kind}, not of {kind}", "--nccl-log", log.kind, f"ask for {log.kind}"))
     if log.ranks is not None and log.ranks != ranks:
-        raise ScenarioError(Finding(f"the log is of {log.ranks} GPUs, not of {ranks}", "--compare", log.ranks, f"add --gpus {log.ranks}"))
+        raise ScenarioError(Finding(f"the log is of {log.ranks} GPUs, not of {ranks}", "--nccl-log", log.ranks, f"add --gpus {log.ranks}"))
     printed, expected = log.bus_factor, bus_factor(kind, ranks)
     if printed is not None and log.ranks is None and abs(printed / expected - 1.0) > 0.02:
         message = f"the log's bus bandwidth is {printed:.4g} of its algorithm bandwidth; {kind} over {ranks} GPUs has {expected:.4g}"
-        raise ScenarioError(Finding(message, "--compare", printed, "give --gpus as in the measurement"))
+        raise ScenarioError(Finding(message, "--nccl-log", printed, "give --gpus as in the measurement"))
 
 
 def document(rows: Sequence[SizeTime], compared: Sequence[ComparedTime], about: dict[str, Any]) -> dict[str, Any]:

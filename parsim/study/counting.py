@@ -105,7 +105,7 @@ def _placed(findings: Sequence[Finding], kind: str, name: str) -> list[Finding]:
 
 
 def _sequence(model: Model, wanted: int | None) -> int:
-    option = "--sequence-length"
+    option = "--sequence"
     if not model.sequence:
         if wanted is not None:
             raise ModelError(Finding(f"{model.name} has samples without sequences", option, wanted, "leave it out"))

@@ -202,7 +202,7 @@ def _wires(scenario: Scenario, built: Built, report: Report) -> Iterator[Uncerta
     local = {row.kind for row in used if row.kind.startswith(("nvlink", "xgmi"))}
     pcie = {row.kind for row in used} if not local and nodes == 1 else set()
     size = f"all_reduce_perf -b 8M -e 8G -f 2 (nccl-tests) on {len(built.gpus)} GPUs, then"
-    compare = f"{size} parsim collective all-reduce --topology ... --nodes {nodes} --compare LOG, or this command with --nccl-log LOG"
+    compare = f"{size} parsim collective all-reduce --on ... --nodes {nodes} --nccl-log LOG, or this command with --nccl-log LOG"
     for name, title, kinds in (
         ("nvlink", "NVLink bandwidth", local),
         ("pcie", "PCIe path bandwidth", pcie),
@@ -244,7 +244,7 @@ def _host_parameters(built: Built, report: Report) -> Iterator[UncertainParamete
     host, step, effects = built.runtime.host, report.step_time, built.effects
     keys = ("per_layer_forward", "per_layer_backward", "per_collective", "per_kernel_forward", "per_kernel_backward")
     times = {key: getattr(host, key) for key in keys}
-    profile = "a PyTorch trace (torch.profiler, two steps after warm-up), then this command with --trace"
+    profile = "a PyTorch trace (torch.profiler, two steps after warm-up), then this command with --profile"
     leading = "per_kernel_forward" if times["per_kernel_forward"] or not any(times.values()) else next(k for k in keys if times[k])
     if not built.scenario.settings.software.host.graphs:
         now = times[leading]
@@ -263,12 +263,12 @@ def _host_parameters(built: Built, report: Report) -> Iterator[UncertainParamete
     yield UncertainParameter(
         "data_loading", "data loading per micro-batch", built.training.data_loading, "s", False, LONGEST * per_micro, 0.0,
         plausible("data_loading", built.training.data_loading, unit=per_micro), lambda value: (f"training.data_loading={value!r} s",),
-        "train 20 steps on one batch that stays on the GPU: is it faster then? Or --trace",
+        "train 20 steps on one batch that stays on the GPU: is it faster then? Or --profile",
     )  # fmt: skip
     yield UncertainParameter(
         "step_constant", "time between steps", built.runtime.step_constant, "s", False, LONGEST * step, 0.0,
         plausible("step_constant", built.runtime.step_constant), lambda value: (f"software.step_constant={value!r} s",),
-        "py-spy record on one rank, or a PyTorch trace and --trace",
+        "py-spy record on one rank, or a PyTorch trace and --profile",
     )  # fmt: skip
     local = report.measured.model.parameters / max(1, built.parallelism.tensor.size * built.parallelism.pipeline.size) / 1e9
     yield UncertainParameter(
@@ -290,7 +290,7 @@ def _slow(built: Built, rank: int, report: Report) -> UncertainParameter:
     return UncertainParameter(
         f"slow_rank_{rank}", f"slow rank ({rank} or one like it)" if report.measured.ranks.total > 1 else "a slow GPU",
         now, "", True, now / SLOWEST, 1.0, plausible("slow_rank", now), arguments,
-        "nvidia-smi -q -d CLOCK,PERFORMANCE,ECC on every machine; or traces of two ranks and --trace twice",
+        "nvidia-smi -q -d CLOCK,PERFORMANCE,ECC on every machine; or traces of two ranks and --profile twice",
     )  # fmt: skip
 
 

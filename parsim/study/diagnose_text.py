@@ -26,7 +26,7 @@ MEMORY = (
 )
 UNDECIDED = (
     "A step time alone cannot decide between these: each of them gives the same step. The order is how far each value lies from what was "
-    "found in validation, no probability. A trace decides (--trace), or the command beside a cause."
+    "found in validation, no probability. A trace decides (--profile), or the command beside a cause."
 )
 
 

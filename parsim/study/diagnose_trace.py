@@ -348,7 +348,7 @@ def attributed(
     if outside := [rank for rank in recorded.ranks if not 0 <= rank < total]:
         text = f"rank {outside[0]} is in the trace, the scenario has {total} (0 to {total - 1})"
         told = f"; it is of {recorded.world} ranks" if recorded.world else ""
-        raise ScenarioError(Finding(text + told, "--trace", outside[0], "give the scenario of the recorded run"))
+        raise ScenarioError(Finding(text + told, "--profile", outside[0], "give the scenario of the recorded run"))
     ranks = sorted(recorded.ranks)
     simulate: Callable[[Scenario, Sequence[int]], Recorded] = predicted
     if any(one.kind == OP for one in recorded.slices):

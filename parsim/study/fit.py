@@ -5,7 +5,8 @@ The answer is that of `simulate` on the scenario that `--save` writes: same ledg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,16 +19,16 @@ from parsim.scenario.build import build
 from parsim.scenario.built import Built
 from parsim.scenario.files import parse_value
 from parsim.scenario.neighbours import Neighbours
-from parsim.study.fit_question import (
+from parsim.study.fit_changes import (
     Candidate,
-    Question,
-    Tree,
+    double_changes,
     finetune_candidates,
     more_gpus,
     other_devices,
-    same_hardware,
-    scenario_of,
+    recomputed,
+    single_changes,
 )
+from parsim.study.fit_question import Question, Tree, scenario_of
 from parsim.study.search.bounds import Bounder
 from parsim.study.variants import LACKING, Outcome, Variant, attempted, outcome, whole
 
@@ -46,7 +47,14 @@ class Alternative:
     """[s]"""
     memory: MemoryFacts
     slowdown: float | None
-    """samples per second of the original over those of the change (> 1: slower); None where that means nothing"""
+    """tokens per second (samples, where there are no tokens) of the original over those of the change (> 1: slower); None: no answer"""
+    per_token: bool = True
+    """whether `slowdown` is of tokens"""
+
+    @property
+    def price(self) -> float:
+        """`slowdown` as a number to sort by."""
+        return self.slowdown or 1.0
 
 
 @dataclass(frozen=True)
@@ -103,38 +111,70 @@ def verdict(question: Question) -> Answer:
 
 # -- changes that help --------------------------------------------------------------------------------------------
 
+ENOUGH = 3
+"""single changes that fit: then none of two things is tried"""
+_NEAR = 1.03
+"""prices that differ by less are the same to a reader"""
+Found = tuple[str, Alternative]
+"""a change that fits, with its family"""
+
 
 def find_alternatives(answer: Answer, refused: list[str], most: int = 5) -> Iterator[Alternative]:
-    """Changes that fit, as they are found, cheapest first: same hardware before more of it before other hardware, then by speed.
+    """Changes that fit, as they are found: of this hardware (one thing, else two), what is trained, more GPUs, other GPUs; then by price.
 
-    Nothing where the question's own configuration fits. What cannot be simulated is added to `refused`, with the reason.
+    Of changes that cost nearly the same only the smaller is given (`distinct`). Nothing where the question's own configuration fits.
+    What cannot be simulated is added to `refused`, with the reason.
     """
     if answer.fits:
         return
     question, tree, report = answer.question, answer.tree, answer.report
-    again = () if question.recompute in ("full", "true") else ("training.recompute=full",)
-    rounds: tuple[tuple[Callable[[], list[Candidate]], int], ...] = (
-        (lambda: same_hardware(question, tree), most),
-        (lambda: finetune_candidates(question.train, again), 1),
-        (lambda: more_gpus(question, report.measured.ranks.total), 1),
-        (lambda: other_devices(report), 3),
-    )
     around = _Around(tree)
-    for candidates, enough in rounds:
-        fitting: list[Alternative] = []
-        satisfied: dict[str, int] = {}
-        for family, change, overrides in candidates():
-            if satisfied.get(family, 0) >= enough:
-                continue
-            came = around.outcome(overrides)
-            if came.refusal:
-                refused.append(f"{change}: {came.refusal}")
-            elif came.status == "fits" and (step := came.answer) is not None:
-                satisfied[family] = satisfied.get(family, 0) + 1
-                gpus = step.built.used_gpus
-                fitting.append(Alternative(change, overrides, gpus, step.step_time, step.memory, _slowdown(report, step)))
-        fitting.sort(key=lambda alternative: (alternative.gpus, alternative.slowdown or 1.0))
-        yield from fitting[:most]
+
+    def fitting(candidates: Iterable[Candidate], enough: int = 1) -> list[Found]:
+        return list(_fitting(around, report, candidates, refused, enough))
+
+    found = distinct(fitting(single_changes(question, tree, report)))
+    if len(found) < ENOUGH:
+        found = distinct([*found, *fitting(double_changes(question, tree, report), 2)])
+    yield from _by_price(found)[:most]
+    again = recomputed(question)
+    yield from _by_price(fitting(finetune_candidates(question.train, again)))
+    ranks = report.measured.ranks
+    more = fitting(more_gpus(question, ranks.total, (ranks.total + ranks.idle_gpus) // ranks.nodes))
+    yield from _by_price(distinct([("more GPUs", one) for _, one in more]))[:ENOUGH]
+    yield from _by_price(distinct(fitting(other_devices(report), 2)))
+
+
+def _fitting(around: _Around, report: Report, candidates: Iterable[Candidate], refused: list[str], enough: int) -> Iterator[Found]:
+    """Those that fit, of a family no more than `enough`, and of recomputation both kinds."""
+    satisfied: Counter[str] = Counter()
+    for family, change, overrides in candidates:
+        if satisfied[family] >= (2 if family == "recomputation" else enough):
+            continue
+        came = around.outcome(overrides)
+        if came.refusal:
+            refused.append(f"{change}: {came.refusal}")
+        elif came.status == "fits" and (step := came.answer) is not None:
+            satisfied[family] += 1
+            slower, per_token = _slowdown(report, step), bool(step.built.model.sequence)
+            yield family, Alternative(change, overrides, step.built.used_gpus, step.step_time, step.memory, slower, per_token)
+
+
+def distinct(found: Sequence[Found]) -> list[Found]:
+    """The changes without those that a smaller one makes needless.
+
+    That is one of the same family, or a part of the change, which costs as much or less, up to 3 %.
+    """
+    kept: list[Found] = []
+    for family, one in sorted(found, key=lambda pair: (len(pair[1].overrides), pair[1].price)):
+        smaller = [other for kind, other in kept if kind == family or set(other.overrides) < set(one.overrides)]
+        if not any(other.price <= one.price * _NEAR and other.gpus <= one.gpus for other in smaller):
+            kept.append((family, one))
+    return kept
+
+
+def _by_price(found: Sequence[Found]) -> list[Alternative]:
+    return sorted((one for _, one in found), key=lambda one: (one.gpus, one.price))
 
 
 class _Around:
@@ -166,7 +206,8 @@ class _Around:
 def _slowdown(before: Report, after: StepResult) -> float | None:
     old = before.samples_per_s
     new = after.built.training.global_batch / after.step_time if after.step_time > 0 else None
-    return old / new if old and new else None
+    was, now = (before.measured.scenario["training"]["sequence_length"], after.built.training.sequence_length)
+    return old / new * (was / now if was and now else 1.0) if old and new else None
 
 
 # -- the inverse --------------------------------------------------------------------------------------------------

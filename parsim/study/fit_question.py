@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from parsim.errors import Finding, ScenarioError
-from parsim.report.report import Report
+from parsim.errors import Finding, InputError, ScenarioError
 from parsim.scenario import load
 from parsim.scenario.build import build
-from parsim.scenario.files import find, names, read, read_text
-from parsim.scenario.shortforms import box
-from parsim.scenario.sold import oversold
 
 Tree = dict[str, Any]
-Candidate = tuple[str, str, tuple[str, ...]]
-"""(family, change in words, overrides); once enough of a family fit, the rest of it is not tried"""
 _SEQUENCE = 2048
-_DEVICES = ("a100-sxm-40gb", "l40s", "a100-sxm-80gb", "h100-sxm", "h200", "b200", "mi300x")
+"""tokens of a sample of a model that any number fits"""
+LONGEST = 8192
+"""tokens of a sample that nobody gave: models for longer contexts are trained with so many before they are extended"""
 STATES = ("parameters", "gradients", "optimizer")
 WORDS = (*STATES, "activations", "all")
 PLACES = ("cpu", "nvme")
 METHODS = ("lora", "qlora", "freeze")
-_FROM = {"full": METHODS[:2], "lora": METHODS[1:2]}
-"""what is trained -> cheaper methods that still adapt the whole model"""
-_NAMES = {"lora": "LoRA", "qlora": "QLoRA"}
 
 
 @dataclass(frozen=True)
@@ -41,9 +33,10 @@ class Question:
     """None: ZeRO-3 on several GPUs (what needs least memory without changing the mathematics), FSDP with spread experts, nothing on one"""
     tensor: int = 1
     pipeline: int = 1
-    nodes: int = 1
+    nodes: int | None = None
+    """None: as many as `gpus` need"""
     sequence_length: int | None = None
-    """None: 2048 tokens, or as many as the model has positions for"""
+    """None: as many tokens as the model has positions for, 8192 at most"""
     micro_batch: int = 1
     precision: str | None = None
     optimizer: str | None = None
@@ -56,6 +49,8 @@ class Question:
     """ranks over which the experts of a layer are spread"""
     expert_tensor: int | None = None
     """ranks that share the width of an expert; None: what the stack does"""
+    gpus: int | None = None
+    """None: all of the machines"""
 
 
 def scenario_of(question: Question) -> Tree:
@@ -86,7 +81,7 @@ def scenario_of(question: Question) -> Tree:
     if question.train != "full":
         training["finetune"] = {"method": question.train}
     cluster: Tree = {"topology": question.on}
-    if question.nodes > 1:
+    if question.nodes is not None and question.nodes > 1:
         cluster["nodes"] = question.nodes
     if question.host_memory is not None:
         cluster["set"] = {"node": {"host_memory": question.host_memory}}
@@ -95,9 +90,18 @@ def scenario_of(question: Question) -> Tree:
         raise ScenarioError(Finding(f"ZeRO has stages 0 to 3, not {question.zero}", "--zero", question.zero, "0 is plain DDP"))
     plain = {key: value for key, value in training.items() if key != "offload"}
     probe = {**tree, "training": {"sequence_length": 1, **plain}, "parallel": {**parallel, "data": {"strategy": "ddp"}}}
-    built = build(load(probe))
+    try:
+        built = build(load(probe))
+    except InputError as error:
+        if question.sequence_length is not None or {finding.path for finding in error.findings} != {"training.sequence_length"}:
+            raise
+        del probe["training"]["sequence_length"]  # a model of images has none
+        built = build(load(probe))
+    if question.gpus is not None:
+        cluster |= cluster_size(question.on, built.cluster.gpus_per_node, question.nodes, question.gpus)
+        built = build(load(probe))
     if built.model.sequence and question.sequence_length is None:
-        training["sequence_length"] = min(_SEQUENCE, built.model.maximum_sequence or _SEQUENCE)
+        training["sequence_length"] = min(LONGEST, built.model.maximum_sequence or _SEQUENCE)
     several = built.parallelism.data.size > 1
     wants_three = training.get("offload", {}).get("parameters", "none") != "none"
     strategy = f"zero{3 if question.zero is None else question.zero}" if several or wants_three else "none"
@@ -105,6 +109,19 @@ def scenario_of(question: Question) -> Tree:
         strategy = "fsdp"  # DeepSpeed's ZeRO-3 has no spread experts
     parallel["data"] = {"strategy": "ddp" if strategy == "zero0" else strategy}
     return tree
+
+
+def cluster_size(on: str, each: int, nodes: int | None, gpus: int) -> dict[str, int]:
+    """The keys of `cluster` that say how many GPUs there are: machines with `each` of them, all but those that are idle.
+
+    Raises:
+        ScenarioError: the machines do not give so many.
+    """
+    machines = nodes or -(-gpus // each)
+    if gpus > machines * each:
+        text = f"{machines} x {on} = {machines * each} GPUs, not {gpus}"
+        raise ScenarioError(Finding(text, "--gpus", gpus, f"write --nodes {-(-gpus // each)}"))
+    return ({"nodes": machines} if machines > 1 else {}) | ({"gpus": gpus} if gpus < machines * each else {})
 
 
 def offload_settings(text: str, recompute: str | None) -> dict[str, Any]:
@@ -130,124 +147,3 @@ def offload_settings(text: str, recompute: str | None) -> dict[str, Any]:
     if "activations" in chosen and recompute is None:
         settings["recompute"] = "full"
     return settings
-
-
-# -- changes that may help ------------------------------------------------------------------------------------------
-
-
-def same_hardware(question: Question, tree: Tree) -> list[Candidate]:
-    """Changes of recipe and strategy on the GPUs at hand."""
-    recompute = () if question.recompute in ("full", "true") else ("training.recompute=full",)
-    eight_bit = ("training.optimizer=adam-8bit",)
-    candidates: list[Candidate] = []
-    if recompute:
-        candidates.append(("recipe", "full recomputation", recompute))
-    if question.micro_batch > 1:
-        candidates.append(("recipe", "micro-batch 1", ("training.micro_batch=1",)))
-        candidates.append(("recipe", "micro-batch 1 + full recomputation", ("training.micro_batch=1", *recompute)))
-    if question.zero is not None and question.zero < 3:
-        candidates += [("recipe", f"ZeRO-{stage}", (f"parallel.data.strategy=zero{stage}",)) for stage in range(question.zero + 1, 4)]
-        candidates.append(("recipe", "ZeRO-3 + full recomputation", ("parallel.data.strategy=zero3", *recompute)))
-    if question.optimizer is None:
-        candidates.append(("recipe", "8-bit Adam", eight_bit))
-        candidates.append(("recipe", "8-bit Adam + full recomputation", (*eight_bit, *recompute)))
-        candidates.append(("recipe", "Adafactor + full recomputation", ("training.optimizer=adafactor", *recompute)))
-    if question.precision is None:
-        candidates.append(
-            ("recipe", "pure bf16 states (2+2+4 B/parameter) + full recomputation", ("training.precision=pure-bf16", *recompute))
-        )
-    candidates += offload_candidates(tree, recompute)
-    half = tree["training"].get("sequence_length", 0) // 2
-    if half >= 128:
-        candidates.append(("recipe", f"sequence length {half} + full recomputation", (f"training.sequence_length={half}", *recompute)))
-    return candidates
-
-
-def more_gpus(question: Question, present: int) -> list[Candidate]:
-    """More GPUs of the same kind than the `present` ones: a larger box, or a shipped machine with this device, in growing numbers."""
-    count, device = _box(question.on)
-    machines = _machines(device) if device else {}
-    candidates: list[Candidate] = []
-    for label, extra in (("", ()), (" + full recomputation", ("training.recompute=full",))):
-        for factor in (2, 4, 8):
-            if not device:
-                nodes = question.nodes * factor
-                candidates.append((f"nodes{label}", f"{nodes} nodes of {question.on}{label}", (f"cluster.nodes={nodes}", *extra)))
-            elif count * factor <= 8 and oversold({"gpu": device, "count": count * factor}, None) is None:
-                box = f"{count * factor}x {device}"
-                candidates.append((f"box{label}", f"{box}{label}", (f"cluster.topology={box}", *extra)))
-        for name, gpus in machines.items():
-            for nodes in (1, 2, 4):
-                if nodes * gpus > present:
-                    overrides = (f"cluster.topology={name}", f"cluster.nodes={nodes}", *extra)
-                    candidates.append((f"{name}{label}", f"{nodes} x {name}{label}", overrides))
-    return candidates
-
-
-def _machines(device: str) -> dict[str, int]:
-    """Shipped topologies whose machines hold the device, several GPUs each, with their number."""
-    stem = find("devices", device).stem
-    paths = {name: find("topologies", name) for name in names("topologies")}
-    trees = {name: read(path).tree.get("node", {}) for name, path in paths.items() if stem in read_text(path)}
-    return {name: node["gpus"] for name, node in trees.items() if node.get("device") == stem and node.get("gpus", 1) > 1}
-
-
-def other_devices(report: Report) -> list[Candidate]:
-    """As many GPUs of kinds with more memory, the smallest first."""
-    total = report.measured.ranks.total
-    return [
-        ("device", f"{total}x {name}", (f"cluster.topology={total}x {name}",))
-        for name in _DEVICES
-        if total <= 16 and oversold({"gpu": name, "count": total}, None) is None
-    ]
-
-
-def _box(on: str) -> tuple[int, str]:
-    """``4x v100-32gb`` -> (4, "v100-32gb"); a topology's name -> (0, "")."""
-    machine = box(on)
-    return (machine["count"], machine["gpu"]) if machine is not None else (0, "")
-
-
-def finetune_candidates(train: str, recompute: tuple[str, ...]) -> list[Candidate]:
-    """LoRA and QLoRA instead of what is trained, alone and with full recomputation (`recompute`: its override, or nothing).
-
-    They train other things than what was asked for, so they are a family of their own.
-    """
-    candidates: list[Candidate] = []
-    for method in _FROM.get(train, ()):
-        change = (f"training.finetune.method={method}",)
-        candidates.append((method, f"{_NAMES[method]} (rank 16, all linear layers)", change))
-        if recompute:
-            candidates.append((method, f"{_NAMES[method]} (rank 16, all linear layers) + full recomputation", (*change, *recompute)))
-    return candidates
-
-
-def offload_candidates(tree: Mapping[str, Any], recompute: tuple[str, ...]) -> list[Candidate]:
-    """(family, change, overrides) of offloads that go further than what the question has already."""
-    training = tree["training"]
-    present = training.get("offload", {})
-    name = training.get("optimizer", "adamw")
-    if name not in ("adam", "adamw", "lion"):
-        return []
-    optimizer = "training.offload.optimizer=cpu"
-    everything = ("parallel.data.strategy=zero3", optimizer, "training.offload.parameters=cpu")
-    checkpoints = () if "training.recompute=full" not in recompute else recompute
-    stored = (*checkpoints, "training.offload.activations=cpu") if checkpoints or training.get("recompute") == "full" else ()
-    candidates = []
-    if "optimizer" not in present:
-        whole = tree["parallel"]["data"]["strategy"] == "ddp"
-        stage = ("parallel.data.strategy=zero2",) if whole else ()
-        words = "optimizer in host memory" if not whole else "ZeRO-2 with the optimizer in host memory"
-        candidates.append(("offload", words, (*stage, optimizer)))
-        if recompute:
-            candidates.append(("offload", f"{words} + full recomputation", (*stage, optimizer, *recompute)))
-    if "parameters" not in present:
-        candidates.append(
-            ("offload", "ZeRO-3 with parameters and optimizer in host memory + full recomputation", (*everything, *recompute))
-        )
-    if stored and "activations" not in present:
-        candidates.append(("offload", "ZeRO-3 with states and checkpoints in host memory", (*everything, *stored)))
-    if "nvme" not in present.values():
-        drives = tuple(item.replace("=cpu", "=nvme") for item in everything)
-        candidates.append(("drives", "ZeRO-3 with parameters and optimizer on drives + full recomputation", (*drives, *recompute)))
-    return candidates

@@ -12,9 +12,10 @@ from parsim.report.variability_text import left_out
 from parsim.study.fit import Alternative, Answer, Maximum, formulas
 from parsim.units import format_bytes, format_time
 
-HEAD = "what would fit, cheapest first"
+HEAD = "what would fit; times against the step above, which is simulated as if it fitted"
 NONE = "none of the changes tried fits; more or larger GPUs are needed"
 _WIDTH = 48
+_STRATEGIES = {"ddp": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3", "fsdp": "FSDP"}
 _LETTERS = {
     "parameters": "P",
     "gradients": "G",
@@ -107,10 +108,38 @@ def _verdict(answer: Answer) -> Iterator[str]:
     need = format_bytes(device.device_used_bytes, decimal=True)
     lacking = report.measured.memory.host if report.host_lacks else None
     host = f", and host memory: {_host(report.measured.memory)}" if lacking is not None else ""
-    yield f"{word}: {answer.question.model} on {answer.question.on} needs {need} of {format_bytes(capacity)} per GPU{host}"
+    yield asked(answer)
+    yield f"{word}: {'fits' if answer.fits else 'does not fit'}, needs {need} of {format_bytes(capacity)} per GPU{host}"
     strategy = answer.tree["parallel"]["data"]["strategy"]
     alone = f"model states alone: {format_bytes(_states(report))} per GPU of about {format_bytes(capacity)} ({strategy})"
     yield f"{alone}; {format_bytes(states)} live at the peak"
+
+
+def asked(answer: Answer) -> str:
+    """The question in a line, with what the user did not say: model, cluster, sequence, micro-batch, recomputation, types, strategy."""
+    written, ranks = answer.report.measured.scenario, answer.report.measured.ranks
+    training, parallel = written["training"], answer.tree["parallel"]
+    machines = f"{ranks.nodes} x {answer.question.on}" if ranks.nodes > 1 else answer.question.on
+    if ranks.idle_gpus or (ranks.nodes == 1 and not answer.question.on[:1].isdigit()):
+        machines = f"{ranks.total} GPU{'s' if ranks.total > 1 else ''} of {machines}"
+    elif ranks.nodes > 1:
+        machines += f" = {ranks.total} GPUs"
+    length = training["sequence_length"]
+    assumed = {one.name: one.value for one in answer.report.measured.assumptions}
+    recompute = {"none": "no recomputation", "full": "full recomputation", "selective": "selective recomputation"}
+    sizes = [
+        f"{words} {size}" for words, size in (("tensor", ranks.tensor), ("pipeline", ranks.pipeline), ("expert", ranks.expert)) if size > 1
+    ]
+    strategy = _STRATEGIES.get(parallel["data"]["strategy"], str(parallel["data"]["strategy"]))
+    parts = [
+        *([f"sequence {length}"] if length else []),
+        f"micro-batch {training['micro_batch']}",
+        recompute.get(str(training["recompute"]), f"recomputation {training['recompute']}"),
+        str(answer.tree["training"].get("precision") or assumed.get("precision") or training["precision"]),
+        *sizes,
+        f"{strategy} over {ranks.data} GPUs" if ranks.data > 1 else "one replica",
+    ]
+    return f"{answer.question.model} on {machines}: {', '.join(parts)}"
 
 
 def _states(report: Report) -> int:
@@ -214,11 +243,13 @@ def alternative_line(alternative: Alternative) -> str:
     """One change, its peak, its price."""
     host = alternative.memory.host
     more = "" if host is None else f", {format_bytes(host.bytes)} of host memory per node"
-    return f"  {alternative.change:<52} {format_bytes(alternative.memory.peak_bytes):>10}  {_price(alternative)}{more}"
+    peak, step = format_bytes(alternative.memory.peak_bytes), format_time(alternative.step_time)
+    return f"  {alternative.change:<56} {peak:>10}  step {step}{_price(alternative)}{more}"
 
 
 def _price(alternative: Alternative) -> str:
     ratio = alternative.slowdown
     if ratio is None:
         return ""
-    return f"{ratio:.2f}x the time per sample" if ratio >= 1 else f"{1 / ratio:.1f}x faster per sample"
+    what = "token" if alternative.per_token else "sample"
+    return f", {ratio:.2f}x the time per {what}" if ratio >= 1 else f", {1 / ratio:.2f}x the {what}s per second"

@@ -118,7 +118,7 @@ class Journal:
         except OSError as error:
             with suppress(OSError):
                 os.truncate(self.path, before)
-            hint = f"the {len(self.rows)} rows before are kept: make room, and the same command goes on with them"
+            hint = f"the {len(self.rows)} rows before are kept: make room, then run the same command again to continue"
             message = f"cannot be written: {error.strerror}"
             raise OutputError(Finding(message, value=self.results, suggestion=hint, file=str(self.path))) from None
         self.rows |= {row["key"]: row for row in fresh}

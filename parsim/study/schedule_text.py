@@ -231,7 +231,7 @@ def drawing(result: LabResult, first: int = 0) -> str:
     count = round(result.makespan / step)
     if count > WIDEST:
         message = f"{result.entry.label} takes {count:,} steps of {step:.6g}, too many for letters"
-        raise PlanError(Finding(message, "--draw", suggestion="draw a figure with --out"))
+        raise PlanError(Finding(message, "--draw", suggestion="draw a figure with --figure"))
     chunked = len(result.entry.homes) > result.entry.ranks
     rows = [["."] * count for _ in range(result.entry.ranks)]
 

@@ -88,23 +88,23 @@ def test_the_device_of_the_trace_gets_the_times(tmp_path, capsys):
 def test_another_device_and_json(tmp_path, capsys):
     packed = tmp_path / "trace.json.gz"
     packed.write_bytes(gzip.compress(SAMPLE.read_bytes()))
-    assert execute(["import", "profile", str(packed), "--device", "h100", "--name", "mine", "--json"]) == 0
+    assert execute(["import", "profile", str(packed), "--gpu", "h100", "--name", "mine", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["device"]["name"] == "mine"
     assert document["device"]["compute"]["sms"] == 132
     assert len(document["device"]["measured"]["gemm"]) == 5
-    assert execute(["import", "profile", str(packed), "--device", "v100"]) == 0
+    assert execute(["import", "profile", str(packed), "--gpu", "v100"]) == 0
     captured = capsys.readouterr()
     assert "the trace was recorded on NVIDIA A100-SXM4-80GB, its times are put on V100 SXM2 32GB\n" in captured.err
     assert "left out: kernels in bf16, tf32: V100 SXM2 32GB has no such peak\n" in captured.err
     assert "flash2:" not in captured.out
-    assert execute(["import", "profile", str(packed), "--device", "l40s"]) == 0
+    assert execute(["import", "profile", str(packed), "--gpu", "l40s"]) == 0
     capsys.readouterr()
-    assert execute(["import", "profile", str(packed), "--device", "t4"]) == 0
+    assert execute(["import", "profile", str(packed), "--gpu", "t4"]) == 0
     capsys.readouterr()
-    assert execute(["import", "profile", str(packed), "--device", "rtx-3090"]) == 2
+    assert execute(["import", "profile", str(packed), "--gpu", "rtx-3090"]) == 2
     assert "above the device's bf16 peak of " in capsys.readouterr().err
-    assert execute(["import", "profile", str(packed), "--device", "a1000"]) == 2
+    assert execute(["import", "profile", str(packed), "--gpu", "a1000"]) == 2
     assert "unknown device 'a1000'; did you mean" in capsys.readouterr().err
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -86,13 +87,13 @@ def test_the_show_column_aligns(folder, capsys):
 
 
 def test_chinese_names_go_through_every_file(folder, capsys):
-    assert execute(["run", "实验/训练.yaml", "--out", "结果/第一次"]) == 0
+    assert execute(["run", "实验/训练.yaml", "--out", "结果/第一次", "--trace"]) == 0
     assert f"结果/第一次{os.sep}: report.json" in capsys.readouterr().out
     out = folder / "结果" / "第一次"
     document = json.loads((out / "report.json").read_text(encoding="utf-8"))
     assert document["scenario"]["name"] == NAME
     assert "实验/训练.yaml" in document["provenance"]["command"]
-    again = json.loads((out / "trace.json").read_text(encoding="utf-8"))
+    again = json.loads(gzip.decompress((out / "trace.json.gz").read_bytes()))
     assert NAME in json.dumps(again["otherData"], ensure_ascii=False)
     page = (out / "report.html").read_text(encoding="utf-8")
     assert '<meta charset="utf-8">' in page
@@ -279,7 +280,7 @@ def test_a_machine_read_from_standard_input(monkeypatch, capsys):
     """What a Chinese Windows terminal pipes has a BOM; the stream's own encoding does not matter."""
     text = (Path(__file__).parents[1] / "data" / "topo-m" / "02-v100-sxm2-4gpu-dell-c4140.txt").read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbf" + text), encoding="ascii"))
-    assert execute(["import", "topo", "-", "--name", "机器", "--device", "v100-sxm2-16gb"]) == 0
+    assert execute(["import", "topo", "-", "--name", "机器", "--gpu", "v100-sxm2-16gb"]) == 0
     assert 'name: "机器"' in capsys.readouterr().out
 
 

@@ -13,7 +13,8 @@ import pytest
 
 import parsim
 from parsim.cli import execute
-from parsim.commands.catalogue import EXAMPLE, LISTED
+from parsim.commands.catalogue import LISTED
+from parsim.commands.new import EXAMPLE
 from parsim.errors import DeadlockError
 
 SCENARIO = """\
@@ -84,10 +85,10 @@ def test_no_arguments_is_a_question_for_help(capsys: pytest.CaptureFixture[str])
 def test_run_prints_tables_and_writes_files(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["run", "small.yaml"]) == 0
     captured = capsys.readouterr()
-    assert captured.out.endswith("\nWrote parsim-out/small/: report.json, timeline.svg, memory.svg, trace.json, report.html\n")
+    assert captured.out.endswith("\nWrote parsim-out/small/: report.json, report.html, timeline.svg, memory.svg\n")
     assert captured.err == ""
     written = {path.name for path in (scenario.parent / "parsim-out" / "small").iterdir()}
-    assert written == {"report.json", "timeline.svg", "memory.svg", "trace.json", "report.html"}
+    assert written == {"report.json", "timeline.svg", "memory.svg", "report.html"}
     document = json.loads((scenario.parent / "parsim-out" / "small" / "report.json").read_text(encoding="utf-8"))
     assert document["parsim"] == 1
     assert document["ranks"]["total"] == 2
@@ -396,7 +397,7 @@ def test_a_deadlock_has_a_document_and_its_own_exit_code(tmp_path, capsys):
 def test_import_topo_writes_a_topology_that_runs(tmp_path, capsys):
     sample = Path(__file__).parent.parent / "data" / "topo-m" / "06-hgx-h100-8gpu-8nic.txt"
     out = tmp_path / "mine.yaml"
-    assert execute(["import", "topo", str(sample), "--device", "h100", "--nic", "ib-ndr", "--out", str(out)]) == 0
+    assert execute(["import", "topo", str(sample), "--gpu", "h100", "--nic", "ib-ndr", "--out", str(out)]) == 0
     capsys.readouterr()
     assert execute(["run", EXAMPLE, f"cluster.topology={out}", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ranks"]["total"] == 4

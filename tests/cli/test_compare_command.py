@@ -28,7 +28,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compare(*arguments: str) -> int:
-    return execute(["compare", *arguments, "--jobs", "1"])
+    return execute(["compare", *arguments, "--workers", "1"])
 
 
 def test_it_says_who_wins_and_writes_files(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,8 +40,8 @@ def unseen(text: str) -> set[str]:
 
 
 COMMANDS = [
-    "run job.yaml", "check job.yaml", "show job.yaml", "compare job.yaml training.global_batch=2,4 --jobs 1 --format svg,html",
-    "explain job.yaml --jobs 1 --quiet", "timeline job.yaml --out t.svg", "sweep job.yaml training.global_batch=2,4 --workers 1",
+    "run job.yaml", "check job.yaml", "show job.yaml", "compare job.yaml training.global_batch=2,4 --workers 1 --format svg,html",
+    "explain job.yaml --workers 1 --quiet", "timeline job.yaml --out t.svg", "sweep job.yaml training.global_batch=2,4 --workers 1",
     "export job.yaml --to megatron", "diagnose job.yaml --step-time 3s", "check job.yaml model.hidden=\x1b[31m", "check \x1b[31m.yaml",
     "run job.yaml --json", "check job.yaml \x9b=\u202e --json",
 ]  # fmt: skip
@@ -130,6 +130,6 @@ def test_names_of_files_stay_in_their_folder(tmp_path: Path, monkeypatch: pytest
     tree = json.loads(job(tmp_path / "in", "../../escaped").read_text(encoding="utf-8"))
     (tmp_path / "in" / "job.yaml").write_text(json.dumps({**tree, "overrides": {"../../../x": {"training": {"global_batch": 4}}}}))
     assert execute(["run", "job.yaml", "--no-pictures", "--quiet"]) == 0
-    assert execute(["compare", "job.yaml", "job.yaml+../../../x", "--jobs", "1", "--quiet", "--format", "none"]) == 0
+    assert execute(["compare", "job.yaml", "job.yaml+../../../x", "--workers", "1", "--quiet", "--format", "none"]) == 0
     assert execute(["sweep", "job.yaml+../../../x", "training.micro_batch=1,2", "--workers", "1", "--quiet"]) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["in"]

@@ -83,7 +83,7 @@ def test_a_trace_decides_and_is_shown_beside_the_prediction(scenario, capsys, tm
         from parsim.report.chrome_trace import write_chrome_trace
 
         write_chrome_trace(changed, out)
-    code, document = answer(capsys, scenario, "--trace", "trace.json", "--perfetto", "both.json", "--save", "found.yaml")
+    code, document = answer(capsys, scenario, "--profile", "trace.json", "--perfetto", "both.json", "--save", "found.yaml")
     assert (code, document["decided"], document["note"]) == (0, True, None)
     assert document["measured"]["step_time_s"] == pytest.approx(changed.step_time, rel=1e-6)
     assert document["trace"]["ranking"][0]["cause"] == "step_constant"
@@ -149,10 +149,10 @@ def test_sockets_where_the_scenario_has_infiniband(scenario, capsys, tmp_path):
         (["--step-time", "0 s"], "0 s is not above zero"),
         (["--step-time", "-3 s"], "--step-time"),
         (["--peak-memory", "18 s"], "--peak-memory"),
-        (["--trace", "none.json"], "none.json  no such file"),
-        (["--trace", "job.yaml"], "not JSON"),
-        (["--step-time", "1 s", "--perfetto", "x.json"], "--perfetto goes with --trace"),
-        (["--step-time", "1 s", "--steps", "3"], "--steps goes with --trace"),
+        (["--profile", "none.json"], "none.json  no such file"),
+        (["--profile", "job.yaml"], "not JSON"),
+        (["--step-time", "1 s", "--perfetto", "x.json"], "--perfetto goes with --profile"),
+        (["--step-time", "1 s", "--steps", "3"], "--steps goes with --profile"),
         (["--step-time", "1 s", "--nccl-log", "job.yaml"], "says nothing about how collectives ran"),
         (["--step-time", "1 s", "training.micro_batch=0"], "micro_batch"),
     ],
@@ -165,5 +165,5 @@ def test_what_cannot_be_used_is_said(scenario, capsys, arguments, words):
 
 
 def test_every_problem_at_once(scenario, capsys):
-    assert execute(["diagnose", scenario, "--step-time", "1 GB", "--peak-memory", "x", "--trace", "none.json"]) == 2
+    assert execute(["diagnose", scenario, "--step-time", "1 GB", "--peak-memory", "x", "--profile", "none.json"]) == 2
     assert "3 problems." in capsys.readouterr().err

@@ -71,7 +71,7 @@ LINES = {
     "holes": "schedule holes.csv",
     "long table": "schedule long.csv",
     "bad cells": "schedule bad.csv",
-    "collective": "collective all_reduce --topology hgx-h100 --nodes 1000000000",
+    "collective": "collective all_reduce --on hgx-h100 --nodes 1000000000",
     "sweep": "sweep base.yaml " + " ".join(f"'training.{key}={{from: 1, to: 10000, step: 1}}'" for key in SWEPT),
     "compare": "compare base.yaml training.micro_batch=" + ",".join(map(str, range(1, 5001))),
 }  # fmt: skip

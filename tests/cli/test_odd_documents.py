@@ -45,7 +45,7 @@ def test_many_problems_of_a_model_take_no_longer_than_one(capsys: pytest.Capture
     keys = "".join(f"unknown_{number}: {number}\n" for number in range(300))
     Path("mine.yaml").write_text(f"base: gpt2\nlayers: 2\n{keys}")
     begin = time.process_time()
-    assert execute(["flops", "mine.yaml", "--seq", "64"]) == 2
+    assert execute(["flops", "mine.yaml", "--sequence", "64"]) == 2
     assert time.process_time() - begin < 5
     assert "mine.yaml:3:1  model.unknown_0" in capsys.readouterr().err
 
@@ -93,7 +93,7 @@ def test_measured_machines(change: str, said: str, capsys: pytest.CaptureFixture
 def test_published_runs(rows: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("sources.yaml").write_text(SOURCES)
     Path("mine.csv").write_bytes(f"id,step_time_s,training.global_batch,training.micro_batch\n{rows}".encode())
-    assert execute(["validate", "--data", ".", "--grade", "a-priori", "--jobs", "1", "--json"]) == 2
+    assert execute(["validate", "--data", ".", "--grade", "a-priori", "--workers", "1", "--json"]) == 2
     assert said in capsys.readouterr().err
 
 
@@ -133,7 +133,7 @@ def test_a_warning_about_a_device_is_a_remark(capsys: pytest.CaptureFixture[str]
 def test_configs_without_a_size(name: str, changes: dict[str, Any], code: int, capsys: pytest.CaptureFixture[str]) -> None:
     config = json.loads((DATA / "hf" / f"{name}.json").read_text())
     Path("config.json").write_text(json.dumps({**config, **changes}))
-    assert execute(["flops", "config.json", "--seq", "64"]) == code
+    assert execute(["flops", "config.json", "--sequence", "64"]) == code
     assert "internal error" not in capsys.readouterr().err
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from parsim.cli import execute
-from parsim.commands.catalogue import EXAMPLE
+from parsim.commands.new import EXAMPLE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ import pytest
 from parsim.cli import execute
 
 ASKED = [
-    "size", "gpt2", "--tokens", "10B", "--on", "dgx-a100-80gb", "--seq", "1024", "--global-batch", "64k tokens", "--gpus", "8",
+    "size", "gpt2", "--tokens", "10B", "--on", "dgx-a100-80gb", "--sequence", "1024", "--global-batch", "64k tokens", "--gpus", "8",
     "--gpu-hour", "2 USD", "--workers", "1",
 ]  # fmt: skip
 

@@ -64,7 +64,7 @@ def test_reports_of_the_best_rows(capsys: pytest.CaptureFixture[str]) -> None:
     first = sorted(folder.iterdir())
     assert [path.name.partition("-")[0] for path in first] == ["1", "2"]
     for path in first:
-        assert sorted(file.name for file in path.iterdir()) == ["memory.svg", "report.html", "report.json", "timeline.svg", "trace.json"]
+        assert sorted(file.name for file in path.iterdir()) == ["memory.svg", "report.html", "report.json", "timeline.svg"]
         assert json.loads((path / "report.json").read_text(encoding="utf-8"))["step_time_s"] == 21.0
     assert sweep("--top", "1", "--reports", "--where", "gbs == 8", "--where", "schedule == '1f1b'") == 0
     (only,) = folder.iterdir()

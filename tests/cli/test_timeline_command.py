@@ -31,7 +31,7 @@ def test_a_pdf_is_the_default_and_comes_out_the_same_twice(capsys: pytest.Captur
 
 def test_options_reach_the_figure(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["timeline", FILE, "training.global_batch=16", "--window", "3s:6s", "--ranks", "0,3", "--no-memory", "--width", "3.5in"]
-    assert execute([*command, "--title", "", "--out", "here/figure.svg", "--json"]) == 0
+    assert execute([*command, "--title", "", "--figure", "here/figure.svg", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["begin_s"], document["end_s"], document["step_time_s"]) == (3.0, 6.0, 57.0)  # (m + p - 1)(F + B) = 19 x 3 s
     assert [(row["rank"], row["stage"], row["bubble_s"]) for row in document["ranks"]] == [(0, 0, 2.0), (3, 3, 0.0)]
@@ -40,9 +40,9 @@ def test_options_reach_the_figure(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_everything_wrong_with_the_options_is_said_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute(["timeline", FILE, "--out", "x.gif", "--width", "9parsec", "--ranks", "a", "--stages", "--json"]) == 2
+    assert execute(["timeline", FILE, "--figure", "x.gif", "--width", "9parsec", "--ranks", "a", "--stages", "--json"]) == 2
     captured = capsys.readouterr()
-    assert [finding["path"] for finding in json.loads(captured.out)["errors"]] == ["--out", "--ranks", "width", "ranks"]
+    assert [finding["path"] for finding in json.loads(captured.out)["errors"]] == ["--figure", "--ranks", "width", "ranks"]
     assert "name it .pdf, .svg, .png or .pgf" in captured.err
     assert not list(Path().iterdir())
 
@@ -64,11 +64,11 @@ def test_what_only_the_step_can_tell(options: list[str], message: str, capsys: p
 
 def test_a_pgf_needs_tex(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parsim.commands.timeline.which", lambda _: None)
-    assert execute(["timeline", FILE, "--out", "x.pgf"]) == 2
+    assert execute(["timeline", FILE, "--figure", "x.pgf"]) == 2
     assert "needs xelatex" in capsys.readouterr().err
 
 
 def test_a_place_that_cannot_be_written(capsys: pytest.CaptureFixture[str]) -> None:
     Path("file").write_text("", encoding="utf-8")
-    assert execute(["timeline", FILE, "--out", "file/x.pdf"]) == 2
+    assert execute(["timeline", FILE, "--figure", "file/x.pdf"]) == 2
     assert "cannot be written" in capsys.readouterr().err

@@ -24,14 +24,15 @@ def here(tmp_path, monkeypatch):
 def test_a_trace(capsys):
     assert execute(["trace", NAME]) == 0
     said = capsys.readouterr().out
-    size = Path("trace.json.gz").stat().st_size
-    assert said == f"Wrote trace.json.gz: 42 slices, 2 left out, ranks 0, {size / 1e6:.3g} MB. Open it at ui.perfetto.dev\n"
-    document = json.loads(gzip.decompress(Path("trace.json.gz").read_bytes()))
+    path = Path("parsim-out") / NAME / "trace.json.gz"
+    size = path.stat().st_size
+    assert said == f"Wrote {path}: 42 slices, 2 left out, ranks 0, {size / 1e6:.3g} MB. Open it at ui.perfetto.dev\n"
+    document = json.loads(gzip.decompress(path.read_bytes()))
     assert document["otherData"]["spans_written"] == 42
 
 
 def test_ranks_overrides_and_json(capsys):
-    assert execute(["trace", NAME, "training.micro_batch=4", "--unfolded", "--ranks", "1,3", "--out", "t.json", "--json"]) == 0
+    assert execute(["trace", NAME, "training.micro_batch=4", "--unfolded", "--ranks", "1,3", "--save", "t.json", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["trace"]
     assert (told["file"], told["ranks"], told["merged"]) == ("t.json", [1, 3], [])
     document = json.loads(Path("t.json").read_text("utf-8"))
@@ -45,7 +46,7 @@ def test_one_file_per_rank(capsys):
 
 
 def test_beside_a_recorded_trace(capsys):
-    assert execute(["trace", NAME, "--merge", f"node 7={SAMPLE}", "--merge", str(SAMPLE), "--out", "m.json"]) == 0
+    assert execute(["trace", NAME, "--merge", f"node 7={SAMPLE}", "--merge", str(SAMPLE), "--save", "m.json"]) == 0
     assert "beside node 7, gpu-step" in capsys.readouterr().out
     events = json.loads(Path("m.json").read_text("utf-8"))["traceEvents"]
     names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
@@ -55,7 +56,7 @@ def test_beside_a_recorded_trace(capsys):
 
 def test_a_memory_snapshot(capsys):
     assert execute(["trace", NAME, "--memory-snapshot", "memory.pickle"]) == 0
-    assert not Path("trace.json.gz").exists()
+    assert not Path("parsim-out").exists()
     size = Path("memory.pickle").stat().st_size
     assert capsys.readouterr().out == f"Wrote memory.pickle: memory of rank 0, {size / 1e6:.3g} MB. Open it at pytorch.org/memory_viz\n"
     assert pickle.loads(Path("memory.pickle").read_bytes())["segments"]
@@ -77,7 +78,7 @@ def test_everything_wrong_is_said_at_once(capsys):
         (["--ranks", "0,3"], "rank 3 was not simulated; simulated ranks: 0; --unfolded simulates every rank"),
         (["--memory-snapshot", "m.pickle", "--rank", "2"], "rank 2 was not simulated; it does what rank 0 does"),
         (["--merge", "absent.json"], "absent.json  no such file"),
-        (["--out", "no/such/t.json"], "no/such/t.json  cannot be written: No such file or directory"),
+        (["--save", "no/such/t.json"], "no/such/t.json  cannot be written: No such file or directory"),
         (["training.micro_batchs=2"], "training.micro_batchs"),
     ],
 )

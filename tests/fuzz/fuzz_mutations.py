@@ -41,7 +41,7 @@ _IMPOSSIBLE = {
 """beyond any machine, or negative, by unit"""
 _AT_KEY = {"latency": ("11 s", "1 h"), "visible": ("1 B", "2048 PiB"), "host_memory": ("1 B", "2048 PiB")}
 """the same where only the key says what the quantity is"""
-BOXES = ("topology", "cluster", "on", "--on", "--topology", "cluster.topology=")
+BOXES = ("topology", "cluster", "on", "--on", "cluster.topology=")
 """keys whose values may be boxes, such as 4x v100-32gb"""
 _UNSOLD = tuple(f"{count}x {gpu}" for count in (100, 128, 512) for gpu in ("h100", "a100-80gb", "v100-32gb", "rtx-4090", "l40s"))
 """boxes larger than any machine that is sold with such GPUs; 64 of some are in one"""

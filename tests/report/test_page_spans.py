@@ -150,7 +150,7 @@ def test_too_many_spans_are_merged_and_said(run, make_measured, kernels, monkeyp
     monkeypatch.setattr(payloads, "MOST_SPANS", 20)
     data = payload(report)
     assert data.spans == 12
-    assert data.note == "Showing passes only, their kernels merged; trace.json has kernels of some ranks."
+    assert data.note == "Showing passes only, their kernels merged; a trace (--trace) has kernels of some ranks."
 
 
 def test_too_many_ranks_are_chosen_from_and_said(report, monkeypatch):

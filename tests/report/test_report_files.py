@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections import defaultdict
 from html.parser import HTMLParser
@@ -89,12 +90,12 @@ def test_all_files_are_written(report, tmp_path):
     directory = tmp_path / "parsim-out" / "demo"
     paths = write_outputs(report, directory, ("json", "svg", "png", "trace", "html"))
     assert [path.name for path in paths] == [
-        "report.json", "timeline.svg", "memory.svg", "timeline.png", "memory.png", "trace.json", "report.html",
+        "report.json", "timeline.svg", "memory.svg", "timeline.png", "memory.png", "trace.json.gz", "report.html",
     ]  # fmt: skip
     assert sorted(path.name for path in directory.iterdir()) == sorted(path.name for path in paths)
     assert json.loads((directory / "report.json").read_text("utf-8"))["step_time_s"] == report.step_time
     assert (directory / "timeline.png").read_bytes()[:4] == b"\x89PNG"
-    json.loads((directory / "trace.json").read_text("utf-8"))
+    json.loads(gzip.decompress((directory / "trace.json.gz").read_bytes()))
     again = {path.name: path.read_bytes() for path in paths}
     write_outputs(report, directory, ("json", "svg", "png", "trace", "html"))
     assert {path.name: path.read_bytes() for path in paths} == again

@@ -104,7 +104,7 @@ def test_what_is_listed_and_what_is_not_agree_or_are_said() -> None:
 def test_a_gpu_that_the_catalogue_lacks_is_asked_for() -> None:
     other = LIST.replace("NVIDIA L40S", "NVIDIA H200 NVL") + MATRIX
     with pytest.raises(
-        TopologyError, match="nvidia-smi -L names NVIDIA H200 NVL, which the catalogue does not have; say which: --device NAME"
+        TopologyError, match="nvidia-smi -L names NVIDIA H200 NVL, which the catalogue does not have; say which: --gpu NAME"
     ):
         taken(other)
     assert taken(other, "h100-nvl").tree["node"]["device"] == "h100-nvl-94gb"

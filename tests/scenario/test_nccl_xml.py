@@ -211,7 +211,7 @@ def test_nd_v5():
 
 
 def test_files_that_do_not_say_which_gpu_it_is():
-    assert "which they are; name it: --device" in refused(nd_v4(), None)
+    assert "which they are; name it: --gpu" in refused(nd_v4(), None)
 
 
 def test_links_to_oneself_are_ignored():

@@ -74,7 +74,7 @@ def test_what_is_suggested_works(name):
         ('fit gpt2 --on "73x gb200"', "2 nodes of gb200-nvl72 (144 GPUs): --on gb200-nvl72 --nodes 2"),
         ('fit gpt2 --inference --on "64x h100"', "one machine: --on hgx-h100"),
         ('fit gpt2 --inference --on "64x t4"', 'one machine: --on "20x t4"'),
-        ('collective all_reduce --topology "64x h100"', "8 nodes of hgx-h100: hgx-h100 --nodes 8"),
+        ('collective all_reduce --on "64x h100"', "8 nodes of hgx-h100: hgx-h100 --nodes 8"),
         ('topology show "64x h100"', "8 nodes of hgx-h100: hgx-h100 --nodes 8"),
         ('size gpt2 --tokens 1B --days 3 --on "64x h100"', "size chooses how many machines: --on hgx-h100"),
     ],

@@ -265,7 +265,7 @@ def test_the_usual_gpu_is_assumed_and_said():
 
 def test_without_nvlink_the_gpu_must_be_named():
     message = refused(text("10"), None)
-    assert "--device" in message
+    assert "--gpu" in message
     assert "rtx-3090-24gb" in message
     with pytest.raises(ScenarioError, match="rtx-3090"):
         taken(text("10"), "rtx-3091")
@@ -289,7 +289,7 @@ def test_a_gpu_that_cannot_have_these_links():
     assert "has 18 NVLinks, the matrix shows 8" in said(taken(fewer, "h100"))
     assert taken(fewer).tree["node"]["device"] == "h100-sxm-80gb"  # the words beside the matrix say so
     bare_matrix = bare("06").replace("NV18", "NV8 ")
-    assert "say which: --device a800-sxm-80gb or h800-sxm-80gb" in refused(bare_matrix, None)
+    assert "say which: --gpu a800-sxm-80gb or h800-sxm-80gb" in refused(bare_matrix, None)
     unequal = text("03").replace("X      NV12", "X      NV11", 1).replace("GPU1    NV12", "GPU1    NV11")
     assert "= 84, more than the 12 of A100 SXM 80GB; behind switches all pairs would show the same, not 11 and 12" in refused(unequal)
 

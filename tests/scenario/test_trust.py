@@ -55,8 +55,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 COMMANDS = [
     "run {job} --no-pictures --quiet", "check {job}", "show {job} --program",
-    "explain {job} --jobs 1 --quiet", "timeline {job} --out t.svg",
-    "trace {job} --out t.json", "diagnose {job} --step-time 3s", "compare {job} training.global_batch=2,4 --jobs 1 --strict --format none",
+    "explain {job} --workers 1 --quiet", "timeline {job} --figure t.svg",
+    "trace {job} --save t.json", "diagnose {job} --step-time 3s",
+    "compare {job} training.global_batch=2,4 --workers 1 --strict --format none",
     "sweep {job} training.global_batch=2,4 --workers 1",
 ]  # fmt: skip
 
@@ -83,7 +84,7 @@ def test_no_command_runs_code_unless_told_to(folder: Path, capsys: pytest.Captur
         ("run plain.yaml parallel.data.strategy=mine.py:Mine", "not run"),
         ("run plain.yaml parallel.data.strategy=missing.py:Mine", "in 'missing.py', which is not run"),
         ("run plain.yaml parallel.pipeline.schedule=mine.py", "not run"),
-        ("compare pair.yaml --jobs 1 --strict --format none", "not run"),
+        ("compare pair.yaml --workers 1 --strict --format none", "not run"),
     ],
 )
 def test_nor_does_any_other_way_in(folder: Path, capsys: pytest.CaptureFixture[str], command: str, said: str) -> None:

@@ -78,7 +78,7 @@ def test_a_shipped_comparison(name: str, found: dict[str, Comparison]) -> None:
 
 
 def test_the_command_runs_one_by_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute(["compare", "pipeline-schedules-unit", "--json", "--jobs", "1"]) == 0
+    assert execute(["compare", "pipeline-schedules-unit", "--json", "--workers", "1"]) == 0
     assert json.loads(capsys.readouterr().out)["labels"] == ["GPipe", "1F1B", "PipeDream"]
 
 

@@ -120,7 +120,7 @@ def test_comparison_is_of_the_same_thing():
 
 
 def test_the_table_on_the_command_line(capsys):
-    assert execute(["collective", "all-reduce", "--topology", "dgx-h100", "--gpus", "16", "--size", "1KiB:4KiB"]) == 0
+    assert execute(["collective", "all-reduce", "--on", "dgx-h100", "--gpus", "16", "--size", "1KiB:4KiB"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "# all-reduce, 16 GPUs of 2 x hgx-h100, NCCL 2.30, profile measured"
     assert lines[1].split() == ["#", "size", "algorithm", "protocol", "time", "algbw", "busbw"]
@@ -149,8 +149,8 @@ def test_what_a_prediction_is_worth(topology, nodes, bands, tail, said):
 
 
 def test_one_json_document(capsys):
-    arguments = ["collective", "all-reduce", "--topology", "dgx-h100", "--size", "1MiB", "--algorithm", "ring", "--protocol", "simple"]
-    assert execute([*arguments, "--profile", "nccl", "--json"]) == 0
+    arguments = ["collective", "all-reduce", "--on", "dgx-h100", "--size", "1MiB", "--algorithm", "ring", "--protocol", "simple"]
+    assert execute([*arguments, "--basis", "nccl", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["gpus"] == 8
     assert [set(row) for row in document["rows"]] == [{"bytes", "algorithm", "protocol", "time_s", "algbw_Bps", "busbw_Bps"}]
@@ -162,7 +162,7 @@ def test_a_log_beside_the_prediction(tmp_path, capsys):
     log = tmp_path / "log.txt"
     log.write_text(LOG, encoding="utf-8")
     picture = tmp_path / "picture.svg"
-    arguments = ["collective", "all-reduce", "--topology", "dgx-a100", "--compare", str(log), "--plot", str(picture)]
+    arguments = ["collective", "all-reduce", "--on", "dgx-a100", "--nccl-log", str(log), "--figure", str(picture)]
     assert execute([*arguments, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [row["bytes"] for row in document["rows"]] == [MIB, GIB]  # the sizes of the log
@@ -178,8 +178,8 @@ def test_a_log_beside_the_prediction(tmp_path, capsys):
 
 
 def test_usage_errors(tmp_path, capsys):
-    base = ["collective", "all-reduce", "--topology", "dgx-h100"]
-    for extra in (["--profile", "guess"], ["--size", "12"], ["--plot", str(tmp_path / "x.pdf")], ["--compare", str(tmp_path / "no.txt")],
-                  ["--nccl", "1.0"], ["--protocol", "tcp"], ["--plot", str(tmp_path / "none" / "x.svg")]):  # fmt: skip
+    base = ["collective", "all-reduce", "--on", "dgx-h100"]
+    for extra in (["--basis", "guess"], ["--size", "12"], ["--figure", str(tmp_path / "x.pdf")], ["--nccl-log", str(tmp_path / "no.txt")],
+                  ["--nccl", "1.0"], ["--protocol", "tcp"], ["--figure", str(tmp_path / "none" / "x.svg")]):  # fmt: skip
         assert execute([*base, *extra]) == 2
         assert capsys.readouterr().err.endswith("1 problem.\n")

@@ -176,7 +176,7 @@ def test_the_tornado_draws_what_it_is_given():
 
 
 def test_the_command_line(capsys, tmp_path):
-    assert execute(["explain", "mlp-1x-a100", "--json", "--quiet", "--jobs", "1", "--out", str(tmp_path)]) == 0
+    assert execute(["explain", "mlp-1x-a100", "--json", "--quiet", "--workers", "1", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr()
     document = json.loads(printed.out)
     assert not printed.err

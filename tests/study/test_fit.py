@@ -12,7 +12,8 @@ from parsim.scenario import load
 from parsim.scenario.build import build
 from parsim.scenario.files import parse_text
 from parsim.study.fit import find_alternatives, find_maximum, fit
-from parsim.study.fit_question import Question, more_gpus, scenario_of
+from parsim.study.fit_changes import more_gpus
+from parsim.study.fit_question import Question, scenario_of
 from parsim.study.fit_text import document, text, yaml
 from parsim.study.search.bounds import Bounder
 
@@ -137,7 +138,7 @@ def test_too_little_host_memory_is_a_no():
     answer = fit(Question("llama-7b", "1x a100-80gb", offload="optimizer", host_memory="64GB"))
     assert not answer.fits
     assert answer.report.headroom > 0
-    assert "host memory: 100.4 GiB per node (of 59.6 GiB): too little" in text(answer).splitlines()[0]
+    assert "host memory: 100.4 GiB per node (of 59.6 GiB): too little" in text(answer).splitlines()[1]
     for alternative in answer.alternatives:
         assert alternative.memory.headroom >= 0
         assert alternative.memory.host is None or alternative.memory.host.lacks == 0
@@ -185,7 +186,7 @@ def test_the_command_line(tmp_path, capsys):
     saved = tmp_path / "x.yaml"
     assert execute(["fit", "llama-13b", "--on", "4x v100-32gb", "--save", str(saved), "--explain"]) == 3
     shown = capsys.readouterr().out
-    assert shown.startswith("no: llama-13b on 4x v100-32gb needs")
+    assert shown.splitlines()[1].startswith("no: does not fit, needs")
     assert "how these numbers come about" in shown
     assert execute(["run", str(saved), "--json"]) == 3
     assert execute(["fit", "gpt2", "--on", "1x rtx-4090", "--save", str(saved)]) == 2
@@ -228,8 +229,8 @@ def test_an_interrupted_search_keeps_the_verdict_and_what_was_found(monkeypatch,
     question = ["fit", "gpt2-xl", "--on", "1x rtx-3090"]
     assert execute(question) == 130
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("no: gpt2-xl on 1x rtx-3090 needs")
-    assert lines[-2] == "what would fit, cheapest first"
+    assert lines[1].startswith("no: does not fit, needs")
+    assert lines[-2].startswith("what would fit; times against the step above")
     assert execute([*question, "--json"]) == 130
     answered = json.loads(capsys.readouterr().out)
     assert len(answered["alternatives"]) == 1
@@ -245,7 +246,9 @@ def test_the_verdict_is_printed_before_anything_else_is_tried(monkeypatch, capsy
 
     monkeypatch.setattr("parsim.study.fit.find_alternatives", search)
     assert execute(["fit", "gpt2-xl", "--on", "1x rtx-3090"]) == 3
-    assert said[0].startswith("no: gpt2-xl on 1x rtx-3090 needs")
+    assert said[0].startswith(
+        "gpt2-xl on 1x rtx-3090: sequence 1024, micro-batch 1, no recomputation, bf16, one replica\nno: does not fit, needs"
+    )
     assert capsys.readouterr().out.strip() == "none of the changes tried fits; more or larger GPUs are needed"
 
 

@@ -1,4 +1,4 @@
-"""`parsim fit --finetune`: verdicts, and LoRA and QLoRA offered where full training does not fit."""
+"""`parsim fit --train`: verdicts, and LoRA and QLoRA offered where full training does not fit."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_an_unknown_method_is_refused():
 
 
 def test_the_option_has_two_names(capsys):
-    assert execute(["fit", "gpt2", "--on", "1x a100-80gb", "--finetune", "qlora", "--json"]) == 0
+    assert execute(["fit", "gpt2", "--on", "1x a100-80gb", "--train", "qlora", "--json"]) == 0
     one = json.loads(capsys.readouterr().out)
     assert execute(["fit", "gpt2", "--on", "1x a100-80gb", "--train", "qlora", "--json"]) == 0
     two = json.loads(capsys.readouterr().out)

@@ -184,7 +184,7 @@ def test_a_hugging_face_config(tmp_path: Path, capsys: pytest.CaptureFixture[str
         json.dumps({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257, "n_positions": 1024}),
         encoding="utf-8",
     )
-    found = counted(str(path), "--sequence-length", "1024", capsys=capsys)
+    found = counted(str(path), "--sequence", "1024", capsys=capsys)
     assert found["total"]["flop_per_unit"] == 3 * 265_938_432
 
 
@@ -201,9 +201,9 @@ def test_a_file_is_wrong_at_a_line(tmp_path: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("question", "paths"),
     [
-        (FlopsQuestion("gpt2", 2048), ["--sequence-length"]),
-        (FlopsQuestion("resnet50", 5), ["--sequence-length"]),
-        (FlopsQuestion("vit-base", 196), ["--sequence-length"]),
+        (FlopsQuestion("gpt2", 2048), ["--sequence"]),
+        (FlopsQuestion("resnet50", 5), ["--sequence"]),
+        (FlopsQuestion("vit-base", 196), ["--sequence"]),
         (FlopsQuestion("resnet50", gpu="a100", tokens="2T"), ["--tokens"]),
         (FlopsQuestion("gpt2", mfu="40%", gpus=4, convention="6n"), ["--convention", "--gpus", "--mfu"]),
         (FlopsQuestion("gpt2", tokens="2T"), ["--tokens"]),

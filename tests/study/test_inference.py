@@ -175,14 +175,14 @@ def test_the_command(capsys):
     found = json.loads(capsys.readouterr().out)
     assert code == 0
     assert found["memory"]["cache"] == 2 * GIB
-    assert execute(["fit", "llama-65b", "--on", "1x a100-80gb", "--infer"]) == 3
+    assert execute(["fit", "llama-65b", "--on", "1x a100-80gb", "--inference"]) == 3
     assert capsys.readouterr().out.startswith("no: llama-65b")
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--inference", "--zero", "2", "--mbs", "4"], ["--zero", "--mbs", "use --batch", "2 problems"]),
+        (["--inference", "--zero", "2", "--micro-batch", "4"], ["--zero", "--micro-batch", "use --batch", "2 problems"]),
         (["--batch", "4", "--beams", "2"], ["--batch", "--beams", "add --inference"]),
         (["--inference", "--kv-dtype", "fp4", "--beams", "0"], ["one of fp32, bf16", "at least 1", "2 problems"]),
         (["--inference", "--max", "parameters"], ["one of batch, context-length"]),

@@ -203,7 +203,7 @@ def test_everything_wrong_is_said_at_once(question: MfuQuestion, paths: list[str
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["mfu", "llama-7b", "--gpu", "a100", "--gpus", "64", "--tokens-per-s", "200000", "--seq", "2048"]
+    arguments = ["mfu", "llama-7b", "--gpu", "a100", "--gpus", "64", "--tokens-per-s", "200000", "--sequence", "2048"]
     assert execute(arguments) == 0
     said = capsys.readouterr().out
     assert "MFU (palm) = tokens/s x FLOP/token / (GPUs x peak) = 200,000 x 43,651,719,168 / (64 x 312e12) = 43.72 %" in said

@@ -494,7 +494,7 @@ def test_missing_slots(folder, capsys):
 
 def test_a_deadlock_names_the_slot_and_the_circle(folder, capsys):
     (folder / "own.csv").write_text("# a deadlock\nrank 0: F0.0, B0.0, F0.1, B0.1\nrank 1: F1.1, F1.0, B1.0, B1.1\n")
-    code, out, err = run(capsys, "own.csv 1f1b --out figure.pdf")
+    code, out, err = run(capsys, "own.csv 1f1b --figure figure.pdf")
     assert (code, out) == (4, "")
     assert err.splitlines() == [
         "own.csv:2:15  rank 0 position 1, B0.0: deadlock: waits for B1.0, which is at rank 1 position 2",
@@ -603,16 +603,15 @@ def test_times_that_are_none(options, message):
         ("1f1b -p 4 -m 8 --comm 1,2", "--comm  2 values"),
         ("1f1b -p 4 -m 8 --sends none", "'none' is not known; write overlapped or blocking"),
         ("1f1b -p 4 -m 8 --labels all", "'all' is not known; write number or pass or none"),
-        ("1f1b -p 4 -m 8 --out a.doc", "cannot draw a .doc; name it .pdf, .svg, .pgf, .png"),
-        ("1f1b -p 4 -m 8 --pdf a.svg", "a.svg is no name of a PDF"),
+        ("1f1b -p 4 -m 8 --figure a.doc", "cannot draw a .doc; name it .pdf, .svg, .pgf, .png"),
         ("1f1b -p 4 -m 8 --width 3", "'3' is no length; write 3.5in"),
         ("1f1b -p 4 -m 8 --width 3m", "'3m' is no length"),
         ("1f1b -p 4 -m 8 --width 2mm", "2mm is 0.0787 in: a figure is 1 in to 50 in wide"),
         ("1f1b -p 4 -m 8 --activation 3", "--activation  '3' has no unit"),
         ("1f1b gpipe -p 4 -m 8 --csv a.csv", "a table holds one schedule, not 2"),
-        ("1f1b -p 4 -m 8 --pdf a.pdf --out nowhere/b.pdf", "nowhere/b.pdf  cannot be written: there is no folder nowhere"),
-        ("1f1b -p 4 -m 8 --csv nowhere/a.csv --pdf a.pdf", "nowhere/a.csv  cannot be written: there is no folder nowhere"),
-        ("1f1b -p 4 -m 8 --pdf a.pdf --draw --times F=1.0001,B=2", "too many for letters; draw a figure with --out"),
+        ("1f1b -p 4 -m 8 --figure a.pdf --figure nowhere/b.pdf", "nowhere/b.pdf  cannot be written: there is no folder nowhere"),
+        ("1f1b -p 4 -m 8 --csv nowhere/a.csv --figure a.pdf", "nowhere/a.csv  cannot be written: there is no folder nowhere"),
+        ("1f1b -p 4 -m 8 --figure a.pdf --draw --times F=1.0001,B=2", "too many for letters; draw a figure with --figure"),
     ],
 )
 def test_questions_that_are_none(folder, capsys, line, message):
@@ -625,7 +624,7 @@ def test_questions_that_are_none(folder, capsys, line, message):
 
 def test_everything_wrong_is_said_at_once(folder, capsys):
     (folder / "own.csv").write_text("F0.0 X B0.0\n")
-    _, _, err = run(capsys, "own.csv nowhere.csv -p 1 --width wide --sends no --comm x --activation 1 --out a.doc -v z")
+    _, _, err = run(capsys, "own.csv nowhere.csv -p 1 --width wide --sends no --comm x --activation 1 --figure a.doc -v z")
     assert err.endswith("8 problems.\n")
 
 
@@ -659,7 +658,7 @@ def test_drawn_in_letters(capsys):
     assert "1f1b\nrank 0 | F0 F1 .  .  B0 B0 .  B1 B1\nrank 1 | .  F0 B0 B0 F1 B1 B1 .  .\n" in out
     code, _, err = run(capsys, "1f1b -p 2 -m 2 --draw --times F=1.0001,B=2")
     assert code == 2
-    assert "too many for letters; draw a figure with --out" in err
+    assert "too many for letters; draw a figure with --figure" in err
 
 
 @pytest.mark.slow
@@ -676,7 +675,7 @@ def test_other_names_of_a_schedule():
 
 def test_all_at_once(folder, capsys):
     assert run(capsys, "zb-h1 -p 4 -m 8 --csv mine.csv")[0] == 0
-    line = "1f1b gpipe interleaved pipedream mine.csv -p 4 -m 8 -v 2 --times F=1,I=1,W=1 --comm 0.5 --pdf fig.pdf --json"
+    line = "1f1b gpipe interleaved pipedream mine.csv -p 4 -m 8 -v 2 --times F=1,I=1,W=1 --comm 0.5 --figure fig.pdf --json"
     code, out, _ = run(capsys, line)
     document = json.loads(out)
     assert code == 0

@@ -135,7 +135,7 @@ def test_both_passes_of_an_overlapped_slot_begin_and_end_together():
 def test_the_convention_is_printed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.csv").write_text(dualpipev(4, 8).replace(" ", ","))
-    assert execute(["schedule", "own.csv", "--csv", "again.csv", "--out", "figure.svg", "--draw"]) == 0
+    assert execute(["schedule", "own.csv", "--csv", "again.csv", "--figure", "figure.svg", "--draw"]) == 0
     out = capsys.readouterr().out
     assert "own.csv: 25 overlapped slots (F&B): each begins when the inputs of both are there, takes F + B," in out
     assert "ends both passes at its end. As single passes, F before B, the makespan would be 25.5 units of time." in out

@@ -161,7 +161,7 @@ def test_ctrl_c_leaves_a_valid_file_and_says_how_to_go_on(tmp_path: Path) -> Non
     assert "Interrupted: this is what was found so far, and nothing is proved." in said
     assert "not looked at yet" in said
     assert (out / "best.json").exists()
-    assert f"The rows so far are in {out / 'results.jsonl'}; the same command goes on with them.\n" in error
+    assert f"The rows so far are in {out / 'results.jsonl'}; run the same command again to continue.\n" in error
     assert "Traceback" not in error
     assert (out / "results.jsonl").read_bytes().endswith(b"\n")
     assert 5 <= len(rows_of(out)) < 4000

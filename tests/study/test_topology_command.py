@@ -71,10 +71,12 @@ def test_show_and_plot(tmp_path, monkeypatch, capsys):
         "exact": True,
     }
     assert execute(["topology", "plot", "dgx-h100"]) == 0
-    assert capsys.readouterr().out == "Wrote dgx-h100.svg\n"
-    assert (tmp_path / "dgx-h100.svg").read_bytes().startswith(b"<?xml")
+    assert capsys.readouterr().out == "Wrote parsim-out/dgx-h100/topology.svg\n"
+    assert (tmp_path / "parsim-out" / "dgx-h100" / "topology.svg").read_bytes().startswith(b"<?xml")
     assert execute(["topology", "plot", "4x v100-32gb", "--out", "box.png", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"parsim": 1, "file": "box.png"}
+    said = capsys.readouterr()
+    assert said.err == "note: --out names a folder; the file is now called --figure\n"
+    assert json.loads(said.out) == {"parsim": 1, "file": "box.png"}
     assert (tmp_path / "box.png").read_bytes().startswith(b"\x89PNG")
     assert execute(["topology", "show", "nothing"]) == 2
     assert execute(["topology", "plot", "dgx-h100", "--out", "x.gif"]) == 2

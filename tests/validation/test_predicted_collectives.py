@@ -165,12 +165,12 @@ def test_text_and_json(validation, capsys):
     shown = text(validation)
     assert shown.startswith("894 published measurements of 43 systems.")
     assert "0 of 1788 predictions are faster than the wires allow." in shown
-    assert execute(["validate", "nccl", "--json", "--profile", "measured"]) == 0
+    assert execute(["validate", "nccl", "--json", "--basis", "measured"]) == 0
     answered = json.loads(capsys.readouterr().out)
     assert answered["points"] == len(answered["rows"]) == 894
     assert answered["beats_the_wires"] == []
     assert {row["profile"] for row in answered["rows"]} == {"measured"}
-    assert execute(["validate", "nccl", "--profile", "none"]) == 2
+    assert execute(["validate", "nccl", "--basis", "none"]) == 2
 
 
 def test_own_data(tmp_path, capsys):

@@ -238,12 +238,12 @@ def test_picture(validation):
 
 
 def test_command(capsys, tmp_path):
-    assert execute(["validate", "gemm", "--json", "--plot", str(tmp_path / "kernels.svg")]) == 0
+    assert execute(["validate", "gemm", "--json", "--figure", str(tmp_path / "kernels.svg")]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["parsim"] == 1
     assert found["rows_without_device"] == 554
     assert (tmp_path / "kernels.svg").stat().st_size > 10_000
-    assert execute(["validate", "gemm", "--plot", str(tmp_path / "kernels.doc")]) == 2
+    assert execute(["validate", "gemm", "--figure", str(tmp_path / "kernels.doc")]) == 2
 
 
 def test_wrong_data_is_said_with_its_line(tmp_path, capsys):

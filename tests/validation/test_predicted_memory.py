@@ -77,7 +77,7 @@ def test_the_mean_over_sources():
 
 
 def test_the_command(capsys):
-    wanted = ["validate", "memory", "--source", "simumax", "--every", "1000", "--jobs", "1"]
+    wanted = ["validate", "memory", "--source", "simumax", "--every", "1000", "--workers", "1"]
     assert execute(wanted) == 0
     out = capsys.readouterr().out
     assert "simumax-0001" in out

@@ -210,7 +210,7 @@ def _note(report: Metrics, ranks: Sequence[int], chosen: Sequence[int], simplifi
     elif len(chosen) < total:
         words.append(f"Showing {len(chosen)} of {total:,} ranks: each of the others does the same as one of these")
     if simplified:
-        words.append(f"{'passes' if words else 'Showing passes'} only, their kernels merged; trace.json has kernels of some ranks")
+        words.append(f"{'passes' if words else 'Showing passes'} only, their kernels merged; a trace (--trace) has kernels of some ranks")
     return "; ".join(words) + "." if words else ""
 
 

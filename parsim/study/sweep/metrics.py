@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from parsim import units
 from parsim.report.definitions import DEFINITIONS
+from parsim.report.short_names import named
 from parsim.report.timeline import COMMUNICATION, KEYS
 
 
@@ -261,8 +262,9 @@ ALIASES = {alias: metric.name for metric in METRICS for alias in metric.aliases}
 
 
 def metric(name: str) -> Metric | None:
-    """The metric of a name or an alias."""
-    return NAMED.get(ALIASES.get(name, name))
+    """The metric of a name, or of a short one (`parsim.report.short_names`)."""
+    found = named(name, NAMED, ALIASES)
+    return None if found is None else NAMED[found]
 
 
 def figures(document: Document) -> dict[str, float | bool | None]:

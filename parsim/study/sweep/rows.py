@@ -5,7 +5,6 @@ The same candidate always gives the same row. ``results.jsonl`` has one row per 
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from parsim.errors import Finding, ScenarioError
+from parsim.report.short_names import nearest
 from parsim.scenario.scenario import flow
 from parsim.scenario.yaml_tree import Origin
 from parsim.study import journal
@@ -69,8 +69,7 @@ def objective(name: Any, origin: Origin = ("", None, None), *, most: bool = Fals
     wanted = metric(name.strip()) if isinstance(name, str) else None
     if wanted is None:
         known = [item.name for item in METRICS if item.better]
-        close = difflib.get_close_matches(str(name), [*known, *ALIASES], n=1, cutoff=0.6)
-        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+        hint = nearest(str(name), known, ALIASES) or f"known: {', '.join(known)}"
         raise ScenarioError(Finding(f"there is no figure {name!r} to {word}", word, name, hint, *origin))
     if not wanted.better or wanted.name == "fits":
         raise ScenarioError(Finding(f"{wanted.name} is neither better small nor large", word, name, "use it in where", *origin))

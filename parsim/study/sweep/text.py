@@ -216,7 +216,7 @@ def write(study: StudyData, directory: Path) -> list[Path]:
     return write_together(directory, contents)
 
 
-def reports(study: StudyData, directory: Path, formats: Sequence[str] = ("json", "svg", "trace", "html")) -> Iterator[Path]:
+def reports(study: StudyData, directory: Path, formats: Sequence[str] = ("json", "svg", "html")) -> Iterator[Path]:
     """Write the report of every row of the table as `parsim run` does, of several seeds that of the first; yields each directory.
 
     They are directory/<rank>-<key>, and their figures are those of the row; those of an earlier table go. OutputError: the disk says no.

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Literal
 
 from parsim.errors import InputError
+from parsim.report.short_names import named
 from parsim.scenario.batch import resolve_batch
 from parsim.scenario.build_machine import machine
 from parsim.scenario.scenario import Scenario
@@ -62,6 +63,8 @@ def find(text: str) -> Word:
     name = ALIASES.get(text, text)
     if name in FACTS:
         return Word(name, NUMBER, Stage.KNOWN)
+    if text not in leaves() and text not in _by_ending():
+        name = named(text, NAMED, ALIASES) or name
     if name in NAMED:
         metric = NAMED[name]
         sort: Sort = "flag" if name == "fits" else metric.dimension

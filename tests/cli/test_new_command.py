@@ -1,0 +1,75 @@
+"""`parsim new`: a file of a model on a cluster that checks clean, fits where something does, and says what to change."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from parsim.cli import execute
+from parsim.commands.new import questions
+from parsim.run import simulate
+from parsim.study.new_scenario import SCHEMA
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "change"),
+    [
+        (["--model", "gpt2", "--on", "1x rtx-4090"], ""),
+        (["--model", "gpt2", "--on", "dgx-a100-80gb", "--gpus", "4", "--strategy", "fsdp"], ""),
+        (["--model", "llama-7b", "--on", "1x rtx-4090"], "host memory"),
+    ],
+)
+def test_it_fits(words: list[str], change: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["new", "mine", *words, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["fits"] is True
+    assert change in said["change"]
+    text = Path("mine.yaml").read_text()
+    assert text.startswith(f"{SCHEMA}\n")
+    assert "# samples per forward pass of one replica" in text
+    assert execute(["check", "mine.yaml", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["warnings"] == []
+    report = simulate("mine.yaml")
+    assert report.fits
+    if "--gpus" in words:
+        assert (report.measured.ranks.total, report.measured.scenario["parallel"]["data"]["strategy"]) == (4, "fsdp")
+
+
+def test_without_a_terminal_nothing_is_asked_and_the_example_is_copied(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["new", "mine"]) == 0
+    assert capsys.readouterr().out == "Wrote mine.yaml. Next: parsim run mine.yaml\n"
+    assert Path("mine.yaml").read_text().startswith(f"{SCHEMA}\n# GPT-2")
+
+
+def test_everything_wrong_is_said_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.yaml").write_text("")
+    assert execute(["new", "mine", "--model", "llama-3-7b", "--on", "hgx-h10", "--strategy", "zero9"]) == 2
+    said = capsys.readouterr().err
+    assert "mine.yaml  exists and is not overwritten; choose another name" in said
+    assert "there is no strategy 'zero9'; did you mean 'zero3'?" in said
+    assert "unknown model 'llama-3-7b'; did you mean" in said
+    assert "unknown topology 'hgx-h10'; did you mean 'hgx-h100'" in said
+    assert "4 problems." in said
+    assert execute(["new", "other", "--from", "nothing", "--on", "hgx-h100"]) == 2
+    assert "2 problems." in capsys.readouterr().err
+    assert not Path("other.yaml").exists()
+
+
+def test_it_asks_with_numbers_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[str] = []
+    answers = iter(["gtp2", "6", "dgx-a100-80gb", "many", "2", "", "unused"])
+
+    def answer(prompt: str) -> str:
+        asked.append(prompt.splitlines()[0])
+        return next(answers)
+
+    assert questions(answer) == ("gpt2", "dgx-a100-80gb", 2, "auto")
+    assert asked == ["Which model?"] * 2 + ["Which machine?"] + ["How many machines? for example 1, 2, 4, 8"] * 2 + ["Which strategy?"]
+    assert "'gtp2' is not known; did you mean 'gpt2'?" in capsys.readouterr().err
