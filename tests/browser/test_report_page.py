@@ -293,10 +293,41 @@ def test_without_scripts_the_answers_are_there(open_page, small):
     report, path = small
     opened = open_page(path, java_script_enabled=False)
     text = opened.page.inner_text("body")
-    assert report.verdict in text
+    for line in (*report.headline.lines, report.headline.band, report.limiter, report.loss):
+        assert line in text, line
     assert "need scripts" in text
-    for table in ("#breakdown", "#devices", "#collectives", "#links", "#assumptions", "svg.topology"):
+    for table in ("#breakdown", "#devices", "#collectives", "#links", "svg.topology"):
         assert opened.page.locator(table).is_visible(), table
+    assert opened.page.locator("#assumptions").is_hidden()
+    opened.page.locator("summary", has_text="Assumptions (").click()
+    assert opened.page.locator("#assumptions").is_visible()
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_three_lines_a_badge_and_contents(open_page, small, width):
+    report, path = small
+    opened = open_page(path, viewport={"width": width, "height": 844})
+    page = opened.page
+    assert page.evaluate("document.documentElement.scrollWidth") == width  # nothing overflows
+    lines = page.locator(".verdict .line").all_inner_texts()
+    assert [line.removeprefix("✓ ") for line in lines] == list(report.headline.lines)
+    badge = page.locator(".verdict .badge")
+    assert badge.is_visible()
+    assert badge.inner_text() == report.measured.confidence.status
+    shown, folded = page.locator("nav.contents"), page.locator("details.contents")
+    assert (shown.is_visible(), folded.is_visible()) == (width > 1000, width < 1000)
+    if width < 1000:
+        assert folded.get_attribute("open") is None
+        folded.locator("summary").click()
+    links = (shown if width > 1000 else folded).locator("a")
+    titles = links.all_inner_texts()
+    assert titles.index("Where the step goes") < titles.index("Memory") < titles.index("What the numbers mean")
+    for number in range(links.count()):
+        target = links.nth(number).get_attribute("href")
+        assert page.locator(target).count() == 1, target
+    links.nth(titles.index("What the numbers mean")).click()
+    opened.until(page.locator("#def-mfu").is_visible, "a link opens the part that it leads to")
+    assert opened.complaints == []
 
 
 def test_the_structure_is_readable_aloud(open_page, small):
