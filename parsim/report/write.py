@@ -190,11 +190,11 @@ def variability_picture(report: Metrics, kind: Literal["svg", "png"] = "svg") ->
 
 def timeline_picture(report: Metrics, kind: Literal["svg", "png"] = "svg") -> bytes:
     """The step by rank, and the memory of the fullest rank."""
-    from parsim.report.lanes import timeline_data
+    from parsim.report.lanes import most_lanes, timeline_data
     from parsim.report.plots.figure import save
     from parsim.report.plots.sheet import timeline_figure
 
-    return save(timeline_figure(timeline_data(report)), kind)
+    return save(timeline_figure(timeline_data(report, most=most_lanes(report))), kind)
 
 
 def memory_picture(report: Metrics, kind: Literal["svg", "png"] = "svg") -> bytes:

@@ -15,11 +15,10 @@ def test_three_lines_of_a_run_with_a_band():
     report = simulate("gpt2-xl-gpipe-4x-v100")
     said, worst, estimate = report.headline, report.worst_device, report.estimate
     low, high = estimate.step_time_band_s
-    waits = report.bubble * report.step_time
+    waits, rate = report.bubble * report.step_time, f"{estimate.tokens_per_s:,.0f}"
     assert said.lines == (
         f"Fits: {gib(worst.device_used_bytes)} of {gib(report.capacity(worst))} GiB usable on V100 SXM2 32GB",
-        f"Step {seconds(estimate.step_time_s)} (simulated {seconds(report.step_time)}), {estimate.tokens_per_s:,.0f} tokens/s,"
-        f" MFU {percent(estimate.mfu)}",
+        f"Step {seconds(estimate.step_time_s)} (simulated {seconds(report.step_time)}), {rate} tokens/s, MFU {percent(estimate.mfu)}",
         f"Limited by compute; largest loss: bubble, {seconds(waits)} ({percent(report.bubble)})",
     )
     assert (said.badge, said.band) == ("validated", f"80 % of runs like this one: {seconds(low)} to {seconds(high)}")

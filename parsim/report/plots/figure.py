@@ -284,4 +284,17 @@ def save(figure: Figure, kind: Kind = "svg", *, inline: bool = False, dpi: float
     plain = names_in_latex() if kind == "pgf" else nullcontext()
     with mpl.rc_context({**_SETTINGS, "svg.fonttype": "none" if inline else "path"}), _boxes(), plain:
         Figure.savefig(figure, out, format=kind, dpi=dpi, metadata=_METADATA[kind])
-    return out.getvalue()
+    return rounded(out.getvalue()) if kind == "svg" else out.getvalue()
+
+
+_DRAWN = re.compile(rb' (?:d|x|y|width|height|points)="[^"]*"')
+_DIGITS = re.compile(rb"(-?\d+)\.(\d{2})(\d+)")
+
+
+def rounded(svg: bytes) -> bytes:
+    """An SVG with coordinates to a hundredth of a point, which nobody can see: half as large."""
+    return _DRAWN.sub(lambda part: _DIGITS.sub(_shorter, part[0]).replace(b"  ", b" ").replace(b" \n", b"\n"), svg)
+
+
+def _shorter(number: re.Match[bytes]) -> bytes:
+    return b"%.2f" % float(number[0])

@@ -26,6 +26,8 @@ MOST_DEVICES = 24
 """bars of peaks in one figure"""
 MOST_POINTS = 1_200
 """time points drawn; the peak survives"""
+_ABOVE = 7.0
+"""where texts stand: also above the gaps of a cut axis"""
 _NEAR = 0.25
 """a capacity more than four times what is used would flatten the picture"""
 
@@ -196,7 +198,7 @@ def _capacity_line(ax: Axes, capacity: int, highest: float, room: float) -> floa
     ax.annotate(
         text if near else f"{text}, far above", (1.0, level if near else 1.0),
         xycoords=("axes fraction", "data" if near else "axes fraction"), xytext=(-4, 3 if near else -3), textcoords="offset points",
-        ha="right", va="bottom" if near else "top", fontsize="small", color=style.CAPACITY,
+        ha="right", va="bottom" if near else "top", fontsize="small", color=style.CAPACITY, zorder=_ABOVE,
     )  # fmt: skip
     return 1.12 * max(highest, level) if near else room * highest
 
@@ -208,7 +210,7 @@ def _used_line(ax: Axes, used: int, tensors: float, *, short: bool) -> None:
         text = f"in use {gib(used)} GiB, {gib(tensors * GIB)} in tensors"
     ax.annotate(
         text, (0.0, used / GIB), xycoords=("axes fraction", "data"),
-        xytext=(4, 2), textcoords="offset points", ha="left", va="bottom", fontsize="small", color=style.INK,
+        xytext=(4, 2), textcoords="offset points", ha="left", va="bottom", fontsize="small", color=style.INK, zorder=_ABOVE,
     )  # fmt: skip
 
 
@@ -219,7 +221,7 @@ def _mark_peak(ax: Axes, times: Floats, total: Floats, text: str) -> None:
     ax.plot([x], [y], marker="o", markersize=3, color=style.INK)
     ax.annotate(
         text, (x, y), xytext=(-6 if right else 6, 4), textcoords="offset points",
-        ha="right" if right else "left", va="bottom", fontsize="small", color=style.INK,
+        ha="right" if right else "left", va="bottom", fontsize="small", color=style.INK, zorder=_ABOVE,
     )  # fmt: skip
 
 
