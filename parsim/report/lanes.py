@@ -13,7 +13,7 @@ from parsim.report.communication import covered
 from parsim.report.measured import DeviceMemory, MemoryCurve
 from parsim.report.quantities import TimeUnit
 from parsim.report.repeats import Repeat, groups_of, repeats
-from parsim.report.selection import Representative, Window, choose, named, window_of
+from parsim.report.selection import FEW_LANES, Representative, Window, choose, named, window_of
 from parsim.report.timeline import KEYS, Floats, Indices, Timeline, idle_stretches, sweep
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 MOST_RANKS = 60
 """lanes that a figure can show; beyond it some ranks stand for the others"""
 
-FEW_LANES = 16
-"""lanes of a figure that fits on a page"""
 FEW_PASSES = 24
 """passes of a rank that are readable in any figure"""
 
@@ -251,6 +249,8 @@ def _repeats(report: Metrics, lanes: Sequence[RankLanes]) -> tuple[Repeat, ...]:
     if max((len(lane.boxes) for lane in lanes), default=0) <= FEW_PASSES:
         return ()
     facts, ranks = report.measured.schedule, [lane.who.simulated for lane in lanes]
+    if set(ranks) <= set(choose(report, FEW_LANES)):
+        return report.repeats
     return repeats(report.timeline, ranks, report.begin, report.end, groups_of(facts.stages, facts.virtual_stages))
 
 

@@ -15,6 +15,8 @@ from parsim.report.economics import Bill, Busy, bill
 from parsim.report.estimate import Estimate
 from parsim.report.headline import Headline, headline
 from parsim.report.measured import DeviceMemory, Measured
+from parsim.report.repeats import Repeat, groups_of, repeats
+from parsim.report.selection import FEW_LANES, choose
 from parsim.report.timeline import (
     COMMUNICATION,
     Timeline,
@@ -296,6 +298,13 @@ class Metrics:
     def verdict(self) -> str:
         """The answer in one line."""
         return words.verdict(self.measured, self._answers)
+
+    @cached_property
+    def repeats(self) -> tuple[Repeat, ...]:
+        """Stretches of the step in which the ranks that stand for the others do the same again and again."""
+        facts = self.measured.schedule
+        ranks = [rank for rank in choose(self, FEW_LANES) if rank in self.timeline.lanes]
+        return repeats(self.timeline, ranks, self.begin, self.end, groups_of(facts.stages, facts.virtual_stages))
 
     @property
     def largest_loss(self) -> tuple[str, float] | None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from parsim.report.timeline import Flags, Floats, Indices, Timeline
 
-FEWEST = 4
+FEWEST = 2
 """equal periods that make a stretch"""
 _EQUAL = 1e-9
 """part of a period by which equal times may differ: rounding, and no more"""
@@ -131,12 +131,10 @@ def _frequent(values: Floats) -> list[float]:
     values = np.sort(values[values > 0.0])
     found: list[float] = []
     for _ in range(_PERIODS):
-        if len(values) < FEWEST - 1:
+        if not len(values):
             break
         reach = np.searchsorted(values, values * (1.0 + _EQUAL), side="right")
         first = int(np.argmax(reach - np.arange(len(values))))
-        if reach[first] - first < FEWEST - 1:
-            break
         found.append(float(np.median(values[first : reach[first]])))
         values = np.delete(values, slice(first, reach[first]))
     return found

@@ -97,7 +97,7 @@ def short_axis(data: TimelineData, points: float) -> ShortAxis | None:
     gap = _GAP * wanted
     places = ((0.0, half), (half + gap, wanted + gap))
     missing = f"{seconds(data.begin + half)} to {seconds(data.end - half)}"
-    note = f"cut: {missing} is not drawn; no two stretches of it are equal"
+    note = f"cut: {missing} is not drawn; the step has no equal periods that could stand for it"
     return ShortAxis(pieces, places, (Break(half, half + gap, f"{seconds(span - wanted)} not drawn"),), note)
 
 
@@ -134,7 +134,7 @@ def _around(found: Sequence[Repeat], data: TimelineData, points: float, density:
 
 def shortened(data: TimelineData, axis: ShortAxis) -> TimelineData:
     """The same lanes with times as they stand on `axis`, without what is left out; only for drawing."""
-    memory = None if data.memory is None else _curve(data.memory, axis)
+    memory = None if data.memory is None else cut_curve(data.memory, axis)
     marks = tuple((float(axis.at([time])[0]), text) for time, text in data.marks)
     lanes = tuple(_lane(lane, axis) for lane in data.lanes)
     note = "; ".join(filter(None, (data.note, axis.note)))
@@ -172,7 +172,7 @@ def _boxes(boxes: Boxes, axis: ShortAxis) -> Boxes:
     return Boxes.of(kept)
 
 
-def _curve(curve: MemoryCurve, axis: ShortAxis) -> MemoryCurve:
+def cut_curve(curve: MemoryCurve, axis: ShortAxis) -> MemoryCurve:
     """Levels hold until the next; those within a gap are left out."""
     parts = [curve.within(low, high) for low, high in axis.shown]
     times = np.concatenate([axis.at(part.times) for part in parts]).tolist()

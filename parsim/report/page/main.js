@@ -44,6 +44,7 @@ async function start() {
   const box = document.getElementById("memory"), charts = [];
   if (box) for (const run of runs) if (run.memory.length) charts.push(new MemoryChart(box, run, view, facts.styles, runs));
   timeline.memory = charts;
+  timeline.open();
   const draw = () => {
     const theme = readTheme();
     timeline.draw(theme);

@@ -100,7 +100,7 @@ def _one(entry: ShownRun, data: Payload) -> str:
             _Part("memory-section", "Memory", _memory([entry]) + sections.memory(report)),
             _Part("path-section", "Critical path", sections.critical_path(report)),
             _Part("communication-section", "Communication per step", sections.collectives(report)),
-            _Part("links-section", "Links", topology(report) + sections.links(report)),
+            _Part("links-section", "Links", _drawn(report) + sections.links(report)),
             _Part("money", "Money and time", money(report)),
             _Part("nearest-section", "Measured runs most like this one", sections.nearest(report)),
             _Part("assumptions-section", f"Assumptions ({len(report.measured.assumptions)})", sections.assumptions(report), folded=True),
@@ -108,6 +108,12 @@ def _one(entry: ShownRun, data: Payload) -> str:
             _Part("definitions", "What the numbers mean", sections.definitions(entry.document), folded=True),
         ),
     )
+
+
+def _drawn(report: Report) -> str:
+    """The machine; where it would be too small to be read it scrolls."""
+    drawn = topology(report)
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="picture of the machine">{drawn}</div>' if drawn else ""
 
 
 def _weeks_title(report: Report) -> str:
@@ -120,7 +126,7 @@ def _several(entries: Sequence[ShownRun], payloads: Sequence[Payload], missing: 
         details(
             entry.name,
             f"<p>{escape(recipe(entry.report.measured))}</p>{sections.warnings(entry.report)}{sections.critical_path(entry.report)}"
-            f"{topology(entry.report)}<h3>Assumptions</h3>{sections.assumptions(entry.report)}",
+            f"{_drawn(entry.report)}<h3>Assumptions</h3>{sections.assumptions(entry.report)}",
         )
         for entry in entries
     )

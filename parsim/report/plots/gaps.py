@@ -14,30 +14,28 @@ from matplotlib.transforms import offset_copy
 from parsim.report.plots import style
 from parsim.report.plots.figure import extent
 from parsim.report.quantities import TimeUnit
-from parsim.report.shortened import ShortAxis
+from parsim.report.shortened import Break, ShortAxis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _TEETH = 9
 """corners of a broken edge per inch"""
 
 
-def mark_gaps(figure: Figure, axis: ShortAxis, unit: TimeUnit, size: float) -> None:
-    """Dress all axes of a figure whose times are those of `axis`; the first one says what the gaps are."""
-    first = figure.axes[0]
-    for ax in figure.axes:
-        _ticks(ax, axis, unit, size)
-        for gap in axis.breaks:
-            left, right = gap.left / unit.factor, gap.right / unit.factor
-            ax.add_patch(
-                Rectangle((left, 0), right - left, 1, transform=ax.get_xaxis_transform(), facecolor=style.PAPER, edgecolor="none", zorder=6)
-            )
-            for edge, way in ((left, 1.0), (right, -1.0)):
-                _broken_edge(ax, edge, way * 0.12 * (right - left))
+def mark_gaps(ax: Axes, axis: ShortAxis, unit: TimeUnit, size: float, *, say: bool = True) -> None:
+    """Dress axes whose times are those of `axis`, and `say` above them what the gaps are. `size` of the text [pt]."""
+    _ticks(ax, axis, unit, size)
     for gap in axis.breaks:
-        _say(first, gap.begin, gap.left, gap.right, gap.text, unit, size)
+        left, right = gap.left / unit.factor, gap.right / unit.factor
+        hidden = Rectangle(
+            (left, 0), right - left, 1, transform=ax.get_xaxis_transform(), facecolor=style.PAPER, edgecolor="none", zorder=6
+        )
+        ax.add_patch(hidden)
+        for edge, way in ((left, 1.0), (right, -1.0)):
+            _broken_edge(ax, edge, way * 0.12 * (right - left))
+        if say:
+            _say(ax, gap, unit, size)
 
 
 def _ticks(ax: Axes, axis: ShortAxis, unit: TimeUnit, size: float) -> None:
@@ -68,20 +66,20 @@ def _broken_edge(ax: Axes, at: float, depth: float) -> None:
     )
 
 
-def _say(ax: Axes, begin: float | None, left: float, right: float, text: str, unit: TimeUnit, size: float) -> None:
+def _say(ax: Axes, gap: Break, unit: TimeUnit, size: float) -> None:
     """A bracket over the period that is drawn once, and the text above it, within the axes."""
     width = ax.get_window_extent().width / ax.figure.dpi
     low, high = ax.get_xlim()
     per_inch = (high - low) / width
-    start = (left if begin is None else begin) / unit.factor
-    stop = (right if begin is None else left) / unit.factor
-    half = 0.55 * extent(text, 0.833 * size) * per_inch
-    middle = min(max((start + right / unit.factor) / 2, low + half), high - half)
+    start = (gap.left if gap.begin is None else gap.begin) / unit.factor
+    stop = (gap.right if gap.begin is None else gap.left) / unit.factor
+    half = 0.55 * extent(gap.text, 0.833 * size) * per_inch
+    middle = min(max((start + gap.right / unit.factor) / 2, low + half), high - half)
     ax.annotate(
-        text, (middle, 1.0), xytext=(0, 0.6 * size), xycoords=ax.get_xaxis_transform(), textcoords="offset points", ha="center",
+        gap.text, (middle, 1.0), xytext=(0, 0.6 * size), xycoords=ax.get_xaxis_transform(), textcoords="offset points", ha="center",
         va="bottom", fontsize=0.833 * size, color=style.INK, annotation_clip=False,
     )  # fmt: skip
-    if begin is not None:
+    if gap.begin is not None:
         above = offset_copy(ax.get_xaxis_transform(), fig=ax.get_figure(root=True), y=0.4 * size, units="points")
         ax.plot(
             [start, stop], [1.0, 1.0], transform=above, color=style.INK, linewidth=0.9, marker=TICKDOWN, markersize=0.3 * size,

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
+from parsim.report.lanes import timeline_data
 from parsim.report.measured import CATEGORIES, DeviceMemory, MemoryCurve
 from parsim.report.plots import style
 from parsim.report.plots.figure import dress, font_size, fonts, heading, legend_below, new_figure
+from parsim.report.plots.gaps import mark_gaps
 from parsim.report.quantities import GIB, TimeUnit, gib, time_unit
+from parsim.report.shortened import ShortAxis, cut_curve, short_axis
 from parsim.report.verdict import rank_class, shortened
 
 if TYPE_CHECKING:
@@ -42,6 +45,8 @@ class Look(NamedTuple):
     most: int = MOST_POINTS
     """time points"""
     legend: bool = True
+    tensors: float = 0.0
+    """the highest point of the whole curve [GiB], where only parts of it are drawn"""
 
 
 WIDE = Look()
@@ -73,12 +78,12 @@ def plot_memory(
         unit = time_unit(float(times[-1]) if len(times) else 0.0) if unit is None else unit
         total = _areas(ax, times / unit.factor, levels)
         peak = float(total.max(initial=0.0))
-        highest = max(peak, (used or 0) / GIB, 1e-9)
-        beyond = used is not None and used / GIB > 1.005 * peak
-        if len(total):
+        highest = max(peak, look.tensors, (used or 0) / GIB, 1e-9)
+        beyond = used is not None and used / GIB > 1.005 * max(peak, look.tensors)
+        if len(total) and peak >= look.tensors - 1e-9:
             _mark_peak(ax, times / unit.factor, total, "" if beyond else f"{gib(peak * GIB)} GiB")
         if used is not None and beyond:
-            _used_line(ax, used, peak, short=look.short)
+            _used_line(ax, used, look.tensors or peak, short=look.short)
         top = 1.12 * highest if capacity is None else _capacity_line(ax, capacity, highest, 1.7 if look.short else 1.3)
         ax.set_ylim(0.0, top)
         ax.yaxis.set_major_locator(MaxNLocator(3 if look.short else 6))
@@ -160,10 +165,12 @@ def memory_figure(
     curve_of: int | None = None,
     until: float | None = None,
     title: str = "",
-    note: str = "",
+    axis: ShortAxis | None = None,
     width: float = 12.0,
 ) -> Figure:
-    """At the peak on each of `devices`; above it over time on rank `curve_of`, if that is given and its curve is known."""
+    """At the peak on each of `devices`; above it over time on rank `curve_of`, if that is given and its curve is known; on a cut `axis`
+    where one is given.
+    """
     chosen = next((device for device in devices if device.rank == curve_of), None)
     size = font_size(width)
     peaks = (1.0 + 0.32 * len(devices)) * size / 10.0
@@ -175,17 +182,27 @@ def memory_figure(
             over = min(4.0, 0.33 * width)
             figure = new_figure(width, peaks + over + (0.4 if width > 9.0 else 0.9))
             above, below = figure.subplots(2, 1, height_ratios=(over, peaks))
+            unit = time_unit(float(chosen.curve.times[-1]) if len(chosen.curve.times) else 0.0)
             plot_memory(
-                chosen.curve, above, capacity=capacity, rank=curve_of, until=until, used=chosen.device_used_bytes,
-                look=Look(size, short=width < 9.0, legend=False),
+                chosen.curve if axis is None else cut_curve(chosen.curve, axis), above, capacity=capacity, rank=curve_of, unit=unit,
+                until=until if axis is None else axis.end, used=chosen.device_used_bytes,
+                look=Look(size, short=width < 9.0, most=round(36.0 * width), legend=False, tensors=highest_level(chosen.curve)),
             )  # fmt: skip
+            if axis is not None:
+                figure.draw_without_rendering()  # places the axes
+                mark_gaps(above, axis, unit, size)
+                above.set_title(f"{axis.note}\n", loc="left", fontsize="small", color=style.INK)
         plot_peaks(devices, labels, below, capacity=capacity, size=size)
         handles, names = below.get_legend_handles_labels()
         columns = 2 if width < 5.0 else 4 if width < 9.0 else 6
         legend_below(figure, handles, names, columns=columns)
-        below.set_title(note, loc="right", fontsize="small", color=style.INK)
         heading(figure, title, size)
     return figure
+
+
+def highest_level(curve: MemoryCurve) -> float:
+    """The highest point of a stack [GiB]."""
+    return float(np.sum([np.asarray(volume, dtype=np.float64) for volume in curve.bytes.values()], axis=0).max(initial=0.0)) / GIB
 
 
 def _capacity_line(ax: Axes, capacity: int, highest: float, room: float) -> float:
@@ -230,16 +247,20 @@ def peaks_figure(report: Metrics, curve_of: int | None, *, title: str, width: fl
     fullest = sorted(report.measured.memory.devices, key=lambda device: report.capacity(device) - device.device_used_bytes)
     chosen = [*fullest[:MOST_DEVICES], *(device for device in fullest[MOST_DEVICES:] if device.rank == curve_of)]
     devices = sorted(chosen, key=lambda device: device.rank)
-    return memory_figure(
+    figure = memory_figure(
         devices,
         [_label(report, device) for device in devices],
         capacity=report.measured.memory.capacity_bytes - report.measured.memory.reserve_bytes,
         curve_of=curve_of,
         until=report.end,
         title=title,
-        note=f"the fullest {len(devices)} of {len(fullest)} classes of ranks" if len(devices) < len(fullest) else "",
+        axis=None if curve_of is None else short_axis(timeline_data(report, [curve_of], memory=False), 60.0 * width),
         width=width,
     )
+    if len(devices) < len(fullest):
+        note = f"the fullest {len(devices)} of {len(fullest)} classes of ranks"
+        figure.axes[-1].set_title(note, loc="right", fontsize="small", color=style.INK)
+    return figure
 
 
 def _label(report: Metrics, device: DeviceMemory) -> str:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from parsim.errors import Finding, InputError
 from parsim.report.communication import busiest
-from parsim.report.lanes import FEW_LANES, MOST_RANKS, timeline_data
-from parsim.report.selection import Window, choose, first_of_stages, inches, named, read_ranks
+from parsim.report.lanes import MOST_RANKS, timeline_data
+from parsim.report.selection import FEW_LANES, Window, choose, first_of_stages, inches, named, read_ranks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from parsim.report.plots import style
 from parsim.report.plots.figure import Picture, extent, font_size, fonts, new_figure
 from parsim.report.plots.gaps import mark_gaps
-from parsim.report.plots.memory import Look, plot_memory
+from parsim.report.plots.memory import Look, highest_level, plot_memory
 from parsim.report.plots.timeline import COMPUTE, GAP, TAGS, averaged, lane_pitch, legend_handles, plot_timeline
 from parsim.report.quantities import time_unit
 from parsim.report.shortened import short_axis, shortened
@@ -54,6 +54,7 @@ def timeline_figure(data: TimelineData, width: float = 12.0) -> Picture:
         inner = width - left - right
         axis = short_axis(data, 72.0 * inner)
         unit = time_unit(data.end - data.begin)
+        tensors = 0.0 if data.memory is None else highest_level(data.memory)
         if axis is not None:
             data = shortened(data, axis)
         dense = averaged(data, 72.0 * inner)
@@ -94,7 +95,7 @@ def timeline_figure(data: TimelineData, width: float = 12.0) -> Picture:
             below = figure.add_axes((left / width, y / height, inner / width, memory / height), sharex=above)
             plot_memory(
                 data.memory, below, capacity=data.capacity, unit=unit, rank=data.memory_rank, until=data.end,
-                used=data.memory_used, look=Look(size, short=width < 9.0, most=round(36.0 * inner), legend=False),
+                used=data.memory_used, look=Look(size, short=width < 9.0, most=round(36.0 * inner), legend=False, tensors=tensors),
             )  # fmt: skip
             _place(figure, beneath, margin, y - ticks)
         plot_timeline(data, above, size=size, pitch=pitch, labels=labels, legend=False, heading=False)
@@ -102,7 +103,8 @@ def timeline_figure(data: TimelineData, width: float = 12.0) -> Picture:
             above.set_xlabel("")
             above.tick_params(labelbottom=False)
         if axis is not None:
-            mark_gaps(figure, axis, unit, size)
+            for place, ax in enumerate(figure.axes):
+                mark_gaps(ax, axis, unit, size, say=place == 0)
     return figure
 
 

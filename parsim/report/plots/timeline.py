@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from parsim.report.selection import Window
     from parsim.report.timeline import Floats
 
-RASTERISE = 20_000
+RASTERISE = 6_000
 """bars above which a figure holds averages instead of bars"""
 DENSE = 2.0
 """bars per point (1/72 in) of a row from which on it is averaged"""
