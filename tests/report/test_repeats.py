@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from xml.etree import ElementTree
 
 import pytest
 
 from parsim import simulate
 from parsim.report import Report
 from parsim.report.lanes import timeline_data
+from parsim.report.plots.figure import rounded
 from parsim.report.plots.sheet import timeline_figure
 from parsim.report.repeats import groups_of, repeats
 from parsim.report.shortened import short_axis, shortened
 from parsim.report.timeline import Timeline
-from parsim.report.write import timeline_picture
+from parsim.report.write import timeline_picture, write_outputs
 from parsim.simulation.trace import Trace
 
 
@@ -139,3 +141,20 @@ def test_without_a_period_the_first_and_the_last_part_are_drawn(run, make_pipeli
     assert last == (pytest.approx(report.end - readable / 2), pytest.approx(report.end))
     assert "no equal periods" in axis.note
     assert any(text.endswith(" not drawn") for text in texts(timeline_figure(data, 7.0)))
+
+
+def test_svg_paths_become_short_and_stay_where_they_are():
+    rect = b'<path d="M 1.004 2.5 \nL 1.004 4.256 \nL 3.9 4.256 \nL 3.9 2.5 \nz \n" style="fill: #009e73"/>'
+    other = b'<path d="M 5 2.5 L 6 3.5 L 6 2.5 z" style="fill: #009e73"/>'
+    blue = other.replace(b"#009e73", b"#0072b2")
+    assert rounded(rect + b"\n  " + other + blue) == (
+        b'<path d="M1 2.5V4.26H3.9V2.5zM5 2.5L6 3.5V2.5z" style="fill: #009e73"/><path d="M5 2.5L6 3.5V2.5z" style="fill: #0072b2"/>'
+    )
+
+
+def test_the_files_of_a_long_step_are_small(long, tmp_path):
+    paths = write_outputs(long, tmp_path, ("json", "svg", "html"))
+    assert sum(path.stat().st_size for path in paths) < 1_000_000
+    for path in paths:
+        if path.suffix == ".svg":
+            ElementTree.parse(path)

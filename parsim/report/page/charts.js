@@ -54,7 +54,8 @@ function common(view, theme, width, height) {
     values: (chart, splits) => {
       const [factor] = unitOf(view.range[1] - view.range[0]);
       const step = splits.length > 1 ? Math.abs(splits[1] - splits[0]) / factor : 1;
-      const digits = Math.max(0, Math.min(6, Math.ceil(-Math.log10(step) - 1e-9)));
+      let digits = 0; // as many as the step needs: 0.25 apart are 0.25, 0.50, not 0.3, 0.5
+      while (digits < 6 && Math.abs(step * 10 ** digits - Math.round(step * 10 ** digits)) > 1e-6 * step * 10 ** digits) digits++;
       return splits.map((at) => (at === null ? null : (at / factor).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })));
     },
   };
