@@ -99,6 +99,11 @@ class Boxes(Sequence[PassBox]):
         return Boxes([time - by for time in begin], [time - by for time in end], *others)
 
     @property
+    def passes(self) -> int:
+        """How many passes they belong to: one that is interrupted by another has several boxes."""
+        return len({(box.kind, box.micro_batch, box.chunk) for box in self})
+
+    @property
     def whole(self) -> int:
         """How many boxes lie wholly within the figure."""
         return self._columns[-1].count(False)
@@ -246,7 +251,7 @@ def timeline_data(
 
 def _repeats(report: Metrics, lanes: Sequence[RankLanes]) -> tuple[Repeat, ...]:
     """Where these lanes repeat themselves; of few passes nobody need know."""
-    if max((len(lane.boxes) for lane in lanes), default=0) <= FEW_PASSES:
+    if max((lane.boxes.passes for lane in lanes), default=0) <= FEW_PASSES:
         return ()
     facts, ranks = report.measured.schedule, [lane.who.simulated for lane in lanes]
     if set(ranks) <= set(choose(report, FEW_LANES)):

@@ -81,7 +81,7 @@ class ShortAxis:
 
 def short_axis(data: TimelineData, points: float) -> ShortAxis | None:
     """The axis for a figure whose lanes are `points` wide [1/72 in]; None where all of the step is readable."""
-    passes = max((len(lane.boxes) for lane in data.lanes), default=0)
+    passes = max((lane.boxes.passes for lane in data.lanes), default=0)
     span = data.end - data.begin
     if not data.is_whole or passes <= FEW_PASSES or passes * PASS <= points or span <= 0:
         return None

@@ -68,7 +68,7 @@ def timeline_figure(data: TimelineData, width: float = 12.0) -> Picture:
             memory = 0.13 * width + 0.35 if width < 9.0 else 2.0
             names = [name for name, levels in data.memory.bytes.items() if any(levels)]
             beneath = _legend(_memory_handles(names), size, width - 2 * margin)
-        between = 0.16
+        between = 0.16 if width >= 5.0 else 3.9 * size / 72.0  # the lines of memory are named there
         lines = fsum(1.35 * points / 72.0 for _, points in heading)
         height = (
             margin
@@ -93,9 +93,11 @@ def timeline_figure(data: TimelineData, width: float = 12.0) -> Picture:
         if beneath is not None and data.memory is not None:
             y -= between + memory
             below = figure.add_axes((left / width, y / height, inner / width, memory / height), sharex=above)
+            above_axes = 0.4 if width < 5.0 else 0.0
+            look = Look(size, short=width < 9.0, most=round(36.0 * inner), legend=False, tensors=tensors, above=above_axes)
             plot_memory(
-                data.memory, below, capacity=data.capacity, unit=unit, rank=data.memory_rank, until=data.end,
-                used=data.memory_used, look=Look(size, short=width < 9.0, most=round(36.0 * inner), legend=False, tensors=tensors),
+                data.memory, below, capacity=data.capacity, unit=unit, rank=data.memory_rank, until=data.end, used=data.memory_used,
+                look=look,
             )  # fmt: skip
             _place(figure, beneath, margin, y - ticks)
         plot_timeline(data, above, size=size, pitch=pitch, labels=labels, legend=False, heading=False)
