@@ -11,7 +11,9 @@ import numpy as np
 from parsim.parallel.groups import OFFLOAD, TIMED
 from parsim.report.communication import covered
 from parsim.report.measured import DeviceMemory, MemoryCurve
-from parsim.report.selection import Representative, Window, choose, named, window_of
+from parsim.report.quantities import TimeUnit
+from parsim.report.repeats import Repeat, groups_of, repeats
+from parsim.report.selection import FEW_LANES, Representative, Window, choose, named, window_of
 from parsim.report.timeline import KEYS, Floats, Indices, Timeline, idle_stretches, sweep
 
 if TYPE_CHECKING:
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
 MOST_RANKS = 60
 """lanes that a figure can show; beyond it some ranks stand for the others"""
+
+FEW_PASSES = 24
+"""passes of a rank that are readable in any figure"""
 
 ROWS = (*(f"{axis}_comm" for axis in TIMED), OFFLOAD, "optimizer")
 """Rows under a rank's compute, in this order where a rank has them."""
@@ -83,10 +88,20 @@ class Boxes(Sequence[PassBox]):
         row: list[Any] = [column[index] for column in self._columns]
         return Boxes(*row) if isinstance(index, slice) else PassBox(*row)
 
+    @classmethod
+    def of(cls, boxes: Sequence[PassBox]) -> Boxes:
+        """These boxes as columns."""
+        return cls(*([getattr(box, field.name) for box in boxes] for field in fields(PassBox)))
+
     def moved(self, by: float) -> Boxes:
         """The same boxes `by` seconds earlier."""
         begin, end, *others = self._columns
         return Boxes([time - by for time in begin], [time - by for time in end], *others)
+
+    @property
+    def passes(self) -> int:
+        """How many passes they belong to: one that is interrupted by another has several boxes."""
+        return len({(box.kind, box.micro_batch, box.chunk) for box in self})
 
     @property
     def whole(self) -> int:
@@ -151,6 +166,12 @@ class TimelineData:
     """model chunks per rank of an interleaved pipeline"""
     marks: tuple[tuple[float, str], ...] = ()
     """moments with a text [s]: something breaks, or is over"""
+    repeats: tuple[Repeat, ...] = ()
+    """stretches in which all of these lanes repeat themselves, of a step of many passes"""
+    is_whole: bool = False
+    """nobody asked for a part of the step: it may be shortened"""
+    unit: TimeUnit | None = None
+    """of the axis, where it was shortened"""
 
     def from_zero(self) -> TimelineData:
         """The same lanes with times from the beginning of what is measured; its memory is left out."""
@@ -174,6 +195,11 @@ class TimelineData:
 
 
 NO_BOXES = Boxes(*([[]] * len(fields(PassBox))))
+
+
+def most_lanes(report: Metrics) -> int:
+    """How many lanes a picture nobody asked more of should have: few where each has many passes, so that it can be read."""
+    return FEW_LANES if report.measured.ranks.micro_batches > FEW_PASSES else MOST_RANKS
 
 
 def timeline_data(
@@ -207,6 +233,8 @@ def timeline_data(
         rows=tuple(key for key in ROWS if any(key in lane.beside for lane in lanes)),
         chunks=chunks,
         marks=tuple(mark for mark in measured.marks if begin <= mark[0] <= end),
+        repeats=_repeats(report, lanes) if window is None else (),
+        is_whole=window is None,
     )
     device = _fullest(report, shown) if memory else None
     if device is None or device.curve is None:
@@ -219,6 +247,16 @@ def timeline_data(
         memory_used=device.device_used_bytes if window is None or (peak is not None and begin <= peak <= end) else None,
         capacity=report.capacity(device),
     )
+
+
+def _repeats(report: Metrics, lanes: Sequence[RankLanes]) -> tuple[Repeat, ...]:
+    """Where these lanes repeat themselves; of few passes nobody need know."""
+    if max((lane.boxes.passes for lane in lanes), default=0) <= FEW_PASSES:
+        return ()
+    facts, ranks = report.measured.schedule, [lane.who.simulated for lane in lanes]
+    if set(ranks) <= set(choose(report, FEW_LANES)):
+        return report.repeats
+    return repeats(report.timeline, ranks, report.begin, report.end, groups_of(facts.stages, facts.virtual_stages))
 
 
 def _fullest(report: Metrics, shown: set[int]) -> DeviceMemory | None:

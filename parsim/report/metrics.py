@@ -13,7 +13,10 @@ from parsim.report.communication import CollectiveRow, LinkRow, collective_rows,
 from parsim.report.critical_path import Cause, CriticalPath, causes, critical_path
 from parsim.report.economics import Bill, Busy, bill
 from parsim.report.estimate import Estimate
+from parsim.report.headline import Headline, headline
 from parsim.report.measured import DeviceMemory, Measured
+from parsim.report.repeats import Repeat, groups_of, repeats
+from parsim.report.selection import FEW_LANES, choose
 from parsim.report.timeline import (
     COMMUNICATION,
     Timeline,
@@ -295,6 +298,28 @@ class Metrics:
     def verdict(self) -> str:
         """The answer in one line."""
         return words.verdict(self.measured, self._answers)
+
+    @cached_property
+    def repeats(self) -> tuple[Repeat, ...]:
+        """Stretches of the step in which the ranks that stand for the others do the same again and again."""
+        facts = self.measured.schedule
+        ranks = [rank for rank in choose(self, FEW_LANES) if rank in self.timeline.lanes]
+        return repeats(self.timeline, ranks, self.begin, self.end, groups_of(facts.stages, facts.virtual_stages))
+
+    @property
+    def largest_loss(self) -> tuple[str, float] | None:
+        """The largest part of the step that is not compute: (class of time, seconds); None if none reaches 1 % of the step."""
+        return words.largest_loss(self._answers)
+
+    @property
+    def loss(self) -> str:
+        """Shares of the step that are lost, and what would help most."""
+        return words.losses(self.measured, self._answers)
+
+    @cached_property
+    def headline(self) -> Headline:
+        """The answer in three short lines, with a badge that says how sure it is."""
+        return headline(self)
 
     @cached_property
     def warnings(self) -> tuple[Finding, ...]:

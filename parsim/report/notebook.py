@@ -66,13 +66,13 @@ def _breakdown(report: Metrics) -> str:
 
 def _timeline(report: Metrics) -> str:
     """The figure as SVG with ids of its own: many reports may stand in one notebook."""
-    from parsim.report.lanes import timeline_data
+    from parsim.report.lanes import most_lanes, timeline_data
     from parsim.report.plots.figure import save
     from parsim.report.plots.sheet import timeline_figure
 
     if not report.measured.classes:
         return ""
-    figure = timeline_figure(replace(timeline_data(report), title=""), 9.5)
+    figure = timeline_figure(replace(timeline_data(report, most=most_lanes(report)), title=""), 9.5)
     svg = save(figure, inline=True)
     prefix = f"parsim-{hashlib.sha256(svg).hexdigest()[:12]}"
     return on_paper(svg, prefix, f"Timeline of the step of {report.measured.name}")

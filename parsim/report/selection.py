@@ -19,6 +19,8 @@ from parsim.units import is_digits
 if TYPE_CHECKING:
     from parsim.report.metrics import Metrics
 
+FEW_LANES = 16
+"""ranks of a figure that fits on a page"""
 _EQUAL = 1e-9
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _ROWS = 12
 """rows of a table before it refers to report.json"""
 _BAR = 20
+_BADGES = {"validated": "bold green", "interpolated": "bold yellow", "unvalidated": "bold red"}
 
 _MEMORY_COLUMNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Param.", ("parameters",)),
@@ -79,8 +80,12 @@ def _parts(report: Metrics) -> Iterator[RenderableType]:
 
 def _headline(report: Metrics) -> RenderableType:
     measured = report.measured
-    answer = _text(report.verdict, style="bold green" if report.fits else "bold red")
-    return Group(_text(measured.name, style="bold"), _text(recipe(measured), style="dim"), _text(), answer, _text(report.limiter))
+    said = report.headline
+    fits, *others = said.lines
+    badge = Text.assemble((f"[{said.badge}]", _BADGES.get(said.badge, "bold")), " ", visible(said.band))
+    answer = [_text(fits, style="bold green" if report.fits else "bold red"), *(_text(line, style="bold") for line in others), badge]
+    reasons = [_text(report.limiter), _text(report.loss)]
+    return Group(_text(measured.name, style="bold"), _text(recipe(measured), style="dim"), _text(), *answer, _text(), *reasons)
 
 
 def _speed(report: Metrics) -> RenderableType:

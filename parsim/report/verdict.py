@@ -119,8 +119,7 @@ def limiter(measured: Measured, timeline: Timeline, path: CriticalPath, kind: st
     if kind == "memory" and answers.headroom >= 0:
         return f"memory: {_host_words(measured)}"
     if kind == "memory" and answers.worst is not None:
-        category, volume = _largest_category(answers.worst)
-        category = _MEMORY_WORDS.get(category, category)
+        category, volume = largest_category(answers.worst)
         verb = "needs" if rank_class(measured, answers.worst.rank).count == 1 else "need"
         return (
             f"memory: {_where(measured, answers.worst.rank)} {verb} {gib(answers.worst.device_used_bytes)} GiB"
@@ -156,23 +155,31 @@ def _stage(measured: Measured) -> int:
 def lever(measured: Measured, answers: Answers) -> str:
     """What would help most, with the most it can bring: the largest part of the step that is not compute."""
     if answers.headroom < 0 and answers.worst is not None:
-        category, volume = _largest_category(answers.worst)
+        category, volume = _largest(answers.worst)
         advice = _MEMORY_ADVICE.get(category, "smaller reserves, or larger devices")
         if category in _SHARDED_FROM and _stage(measured) >= _SHARDED_FROM[category]:
             advice = "sharded already: more GPUs, a smaller optimizer (8-bit, Adafactor), or GPUs with more memory"
         return f"{_MEMORY_WORDS.get(category, category)}, {gib(volume)} GiB of the peak: {advice}"
     if answers.host_lacks:
         return f"host memory, {gib(answers.host_lacks)} GiB too little: offload less or to drives, more nodes, or more memory in each"
+    if (loss := largest_loss(answers)) is None:
+        return "none but compute itself: faster GPUs, more of them, or fewer FLOP"
+    kind, spent = loss
+    advice = _bubble_advice(measured, answers) if kind == "bubble" else _ADVICE[kind]
+    if kind == "optimizer" and measured.memory.host is not None:
+        advice = "the CPU steps: more sockets and ranks to share it, faster host memory, or the optimizer on the device"
+    share = percent(spent / answers.step_time)
+    return f"{WORDS[kind]}, at most {seconds(spent)} ({share}): {advice}"
+
+
+def largest_loss(answers: Answers) -> tuple[str, float] | None:
+    """The largest part of the step that is not compute: (class of time, seconds); None if none reaches 1 % of the step."""
     parts = {key: answers.critical[key] for key in KEYS if key not in ("compute", "bubble")}
     parts["bubble"] = (answers.bubble_fraction or 0.0) * answers.step_time
     kind = max(parts, key=lambda key: snapped(parts[key]))
     if answers.step_time <= 0 or parts[kind] < _NOTABLE * answers.step_time:
-        return "none but compute itself: faster GPUs, more of them, or fewer FLOP"
-    advice = _bubble_advice(measured, answers) if kind == "bubble" else _ADVICE[kind]
-    if kind == "optimizer" and measured.memory.host is not None:
-        advice = "the CPU steps: more sockets and ranks to share it, faster host memory, or the optimizer on the device"
-    share = percent(parts[kind] / answers.step_time)
-    return f"{WORDS[kind]}, at most {seconds(parts[kind])} ({share}): {advice}"
+        return None
+    return kind, parts[kind]
 
 
 def verdict(measured: Measured, answers: Answers) -> str:
@@ -190,10 +197,15 @@ def verdict(measured: Measured, answers: Answers) -> str:
             where = _where(measured, answers.worst.rank)
             parts.append(f"does not fit: {room}, {gib(-answers.headroom)} GiB too much on {where}")
     parts.append(f"step {step_text(answers.step_time, answers.estimate, answers.variability)}")
-    share = answers.exposed_communication / answers.step_time if answers.step_time > 0 else 0.0
-    parts.append(f"{percent(answers.bubble_fraction)} bubble, {percent(share)} exposed communication")
-    parts.append(f"biggest lever: {lever(measured, answers)}")
+    parts.append(losses(measured, answers))
     return "; ".join(parts)
+
+
+def losses(measured: Measured, answers: Answers) -> str:
+    """``18 % bubble, 9 % exposed communication; biggest lever: …``."""
+    share = answers.exposed_communication / answers.step_time if answers.step_time > 0 else 0.0
+    lost = f"{percent(answers.bubble_fraction)} bubble, {percent(share)} exposed communication"
+    return f"{lost}; biggest lever: {lever(measured, answers)}"
 
 
 def step_text(simulated: float, estimate: Estimate | None, varied: RunStatistics | None = None) -> str:
@@ -259,7 +271,13 @@ def shortened(ranges: str, most: int = 24) -> str:
     return ranges if len(ranges) <= most else ranges[: most - 1].rsplit(",", 1)[0] + ",…"
 
 
-def _largest_category(device: DeviceMemory) -> tuple[str, int]:
+def largest_category(device: DeviceMemory) -> tuple[str, int]:
+    """What fills most of a device at its peak: (in words, bytes)."""
+    category, volume = _largest(device)
+    return _MEMORY_WORDS.get(category, category), volume
+
+
+def _largest(device: DeviceMemory) -> tuple[str, int]:
     category = max(device.at_peak, key=lambda key: device.at_peak[key])
     return category, device.at_peak[category]
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from parsim.report.report import Report
 
 FORMATS = ("json", "svg", "png", "trace", "html")
+MOST_BYTES = 450_000
+"""of a timeline: what a browser opens at once"""
+_FEWEST_LANES = 4
 Content = bytes | Callable[[BinaryIO], object]
 """what is in a file, or what writes it"""
 LEVEL = 6
@@ -206,12 +209,17 @@ def variability_picture(report: Metrics, kind: Literal["svg", "png"] = "svg") ->
 
 
 def timeline_picture(report: Metrics, kind: Literal["svg", "png"] = "svg") -> bytes:
-    """The step by rank, and the memory of the fullest rank."""
-    from parsim.report.lanes import timeline_data
+    """The step by rank, and the memory of the fullest rank; fewer ranks where the file would be large."""
+    from parsim.report.lanes import most_lanes, timeline_data
     from parsim.report.plots.figure import save
     from parsim.report.plots.sheet import timeline_figure
 
-    return save(timeline_figure(timeline_data(report)), kind)
+    most = most_lanes(report)
+    while True:
+        picture = save(timeline_figure(timeline_data(report, most=most)), kind)
+        if len(picture) <= MOST_BYTES or most <= _FEWEST_LANES:
+            return picture
+        most = max(_FEWEST_LANES, min(most, len(report.measured.classes)) // 2)
 
 
 def memory_picture(report: Metrics, kind: Literal["svg", "png"] = "svg") -> bytes:

@@ -54,6 +54,13 @@ class Opened:
         """The range of time that a chart shows [s]."""
         return tuple(float(part) for part in self.page.locator(selector).get_attribute("data-view").split())
 
+    def whole(self):
+        """Show the whole step; its range [s]."""
+        before = self.view()
+        self.page.locator("[data-do=all]").click()
+        self.until(lambda: self.view() != before, "the whole step")
+        return self.view()
+
     def until(self, condition, what):
         """Wait for something that takes a frame or two."""
         for _ in range(100):

@@ -95,7 +95,7 @@ def test_axes_of_the_caller_are_used(report):
 
 def test_numbers_that_do_not_fit_are_left_out_together(run, make_pipeline, make_measured):
     report = Report(make_measured(run(make_pipeline(4, 200)), 4, micro_batches=200))
-    axes = timeline_figure(timeline_data(report)).axes[0]
+    axes = timeline_figure(timeline_data(report, window="0%:100%")).axes[0]
     assert not [text for text in axes.texts if text.get_text().isdigit()]
 
 
@@ -106,7 +106,7 @@ def test_thousands_of_bars_become_averages(run, make_measured):
         if not i % 2:
             program.add("copy", "data_comm", (Lane(0, "data"),), duration=2e-3)
     report = Report(make_measured(run(program), 1))
-    data = timeline_data(report)
+    data = timeline_data(report, window="0%:100%")
     assert data.bars > RASTERISE
     axes = timeline_figure(data).axes[0]
     (image,) = axes.images

@@ -75,4 +75,4 @@ def test_terminal_and_page_show_it_only_where_somebody_asked() -> None:
         assert ("no goodput: it needs economics.mtbf_per_gpu" in out.getvalue()) is shown
         html = page([("run", report)])
         assert ("<h2>Money and time</h2>" in html) is shown
-        assert ('data-key="cost_per_step"' in html.partition("What the numbers mean")[0]) is shown
+        assert ('data-key="cost_per_step"' in html.partition("<summary>What the numbers mean")[0]) is shown

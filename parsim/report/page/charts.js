@@ -54,7 +54,8 @@ function common(view, theme, width, height) {
     values: (chart, splits) => {
       const [factor] = unitOf(view.range[1] - view.range[0]);
       const step = splits.length > 1 ? Math.abs(splits[1] - splits[0]) / factor : 1;
-      const digits = Math.max(0, Math.min(6, Math.ceil(-Math.log10(step) - 1e-9)));
+      let digits = 0; // as many as the step needs: 0.25 apart are 0.25, 0.50, not 0.3, 0.5
+      while (digits < 6 && Math.abs(step * 10 ** digits - Math.round(step * 10 ** digits)) > 1e-6 * step * 10 ** digits) digits++;
       return splits.map((at) => (at === null ? null : (at / factor).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })));
     },
   };
@@ -186,6 +187,7 @@ class MemoryChart {
     ctx.stroke();
     ctx.setLineDash([]);
     ctx.font = `600 ${11 * ratio}px system-ui, sans-serif`;
+    ctx.textBaseline = "alphabetic";
     const say = (text, x, at, align) => {
       ctx.textAlign = align;
       ctx.lineWidth = 3 * ratio;
@@ -201,9 +203,11 @@ class MemoryChart {
       ctx.beginPath();
       ctx.arc(x, top, 3.5 * ratio, 0, 7);
       ctx.fill();
-      const right = x < bbox.left + bbox.width * 0.7;
+      const text = `peak ${(memory.peak / GIB).toFixed(1)} GiB at ${timeText(memory.peakTime)}`, wide = ctx.measureText(text).width + 10 * ratio;
+      const right = x + wide < bbox.left + bbox.width || x - wide < bbox.left;
+      const shift = right ? Math.min(7 * ratio, bbox.left + bbox.width - x - wide + 3 * ratio) : -7 * ratio; // within the chart
       const near = Math.abs(top - y) < 14 * ratio; // do not write over the capacity
-      say(`peak ${(memory.peak / GIB).toFixed(1)} GiB at ${timeText(memory.peakTime)}`, x + (right ? 7 : -7) * ratio, top + (near ? 16 : -5) * ratio, right ? "left" : "right");
+      say(text, x + shift, top + (near ? 16 : -5) * ratio, right ? "left" : "right");
     }
     ctx.restore();
   }

@@ -20,6 +20,17 @@ function themed(draw) {
   });
 }
 
+// A link into a part that is folded opens it.
+function openTargets() {
+  const open = () => {
+    const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const part = target && target.closest("details");
+    if (part && !part.open) { part.open = true; target.scrollIntoView(); }
+  };
+  addEventListener("hashchange", open);
+  open();
+}
+
 async function start() {
   const root = document.documentElement;
   root.classList.add("scripted");
@@ -33,6 +44,7 @@ async function start() {
   const box = document.getElementById("memory"), charts = [];
   if (box) for (const run of runs) if (run.memory.length) charts.push(new MemoryChart(box, run, view, facts.styles, runs));
   timeline.memory = charts;
+  timeline.open();
   const draw = () => {
     const theme = readTheme();
     timeline.draw(theme);
@@ -40,6 +52,7 @@ async function start() {
     view.draw();
   };
   themed(draw);
+  openTargets();
   let width = innerWidth;
   addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; draw(); } });
   requestAnimationFrame(() => requestAnimationFrame(() => { root.dataset.ready = String(Math.round(performance.now())); }));

@@ -38,3 +38,12 @@ def details(title: str, body: str, *, name: str = "", is_open: bool = False) -> 
     """A part of the page that starts closed."""
     anchor = f' id="{name}"' if name else ""
     return f"<details{anchor}{' open' * is_open}><summary>{escape(title)}</summary>\n{body}\n</details>"
+
+
+def contents(links: Iterable[tuple[str, str]]) -> str:
+    """Links to the parts (name, title) of a page: beside it where there is room, folded away where there is not."""
+    items = "".join(f'<li><a href="#{name}">{escape(title)}</a></li>' for name, title in links)
+    return (
+        f'<nav class="contents" aria-label="Contents"><b>Contents</b><ul>{items}</ul></nav>'
+        f'<details class="contents"><summary>Contents</summary><ul>{items}</ul></details>'
+    )

@@ -7,6 +7,7 @@ function buildRun(facts, columns, number) {
   const run = {
     number, whats, name: facts.name, length: facts.length * tick, ranks: facts.ranks, rows: [],
     marks: (facts.marks || []).map(([at, text]) => [at * tick, text]),
+    periods: (facts.periods || []).map(([at, length, count]) => ({ begin: at * tick, length: length * tick, count })),
     what: columns.what, instance: columns.instance, share: columns.share,
     start: new Float64Array(count), end: new Float64Array(count), busy: new Uint8Array(count), cause: new Int32Array(count),
     bareStart: new Float64Array(columns.bare_gap.length), bareEnd: new Float64Array(columns.bare_gap.length),

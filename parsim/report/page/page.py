@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from parsim.columns import visible
 from parsim.report.page import comparison, sections
 from parsim.report.page.comparison import Banner, ShownRun
-from parsim.report.page.markup import details, section
+from parsim.report.page.markup import contents, details, section
 from parsim.report.page.payload import Payload, payload, text
 from parsim.report.page.sections import money
 from parsim.report.page.topology import topology
@@ -64,28 +65,58 @@ def _read(path: str) -> str:
     return files("parsim.report").joinpath(path).read_text("utf-8")
 
 
+@dataclass(frozen=True)
+class _Part:
+    """A part of a page that the contents lead to."""
+
+    name: str
+    title: str
+    body: str
+    folded: bool = False
+
+    @property
+    def html(self) -> str:
+        return details(self.title, self.body, name=self.name) if self.folded else section(self.title, self.body, self.name)
+
+
+def _with_contents(head: str, parts: Iterable[_Part]) -> str:
+    """The parts that hold anything, and links to them."""
+    there = [part for part in parts if part.body]
+    links = contents((part.name, part.title) for part in there)
+    return "\n".join((links, '<div class="parts">', head, *(part.html for part in there), "</div>"))
+
+
 def _one(entry: ShownRun, data: Payload) -> str:
+    """Time and memory before money; what the answer rests on last."""
     report = entry.report
-    return "\n".join(
-        (
-            sections.verdict(report),
-            f'<div class="tiles">{sections.tiles(report, entry.document)}</div>',
-            sections.warnings(report),
-            section("Money and time", money(report), "money") if report.bill is not None else "",
-            section(_weeks_title(report), training(report), "training-section"),
-            section("Faults", sections.faults(report), "faults-section") if report.measured.faults is not None else "",
-            section("What the step becomes where things vary", variability(report), "variability"),
-            section("Where the step goes", sections.breakdown(report), "step"),
-            section("Timeline", _timeline([data]), "timeline-section"),
-            section("Memory", _memory([entry]) + sections.memory(report), "memory-section"),
-            section("Critical path", sections.critical_path(report), "path-section"),
-            _moved(report),
-            section("Measured runs most like this one", sections.nearest(report)),
-            section("Assumptions", sections.assumptions(report)),
-            details("Scenario, with where each value comes from", sections.scenario(report), name="scenario-section"),
-            details("What the numbers mean", sections.definitions(entry.document), name="definitions"),
-        )
+    head = "\n".join(
+        (sections.verdict(report), f'<div class="tiles">{sections.tiles(report, entry.document)}</div>', sections.warnings(report))
     )
+    return _with_contents(
+        head,
+        (
+            _Part("training-section", _weeks_title(report), training(report)),
+            _Part("faults-section", "Faults", sections.faults(report)),
+            _Part("variability", "What the step becomes where things vary", variability(report)),
+            _Part("step", "Where the step goes", sections.breakdown(report)),
+            _Part("timeline-section", "Timeline", _timeline([data])),
+            _Part("memory-section", "Memory", _memory([entry]) + sections.memory(report)),
+            _Part("path-section", "Critical path", sections.critical_path(report)),
+            _Part("communication-section", "Communication per step", sections.collectives(report)),
+            _Part("links-section", "Links", _drawn(report) + sections.links(report)),
+            _Part("money", "Money and time", money(report)),
+            _Part("nearest-section", "Measured runs most like this one", sections.nearest(report)),
+            _Part("assumptions-section", f"Assumptions ({len(report.measured.assumptions)})", sections.assumptions(report), folded=True),
+            _Part("scenario-section", "Scenario, with where each value comes from", sections.scenario(report), folded=True),
+            _Part("definitions", "What the numbers mean", sections.definitions(entry.document), folded=True),
+        ),
+    )
+
+
+def _drawn(report: Report) -> str:
+    """The machine; where it would be too small to be read it scrolls."""
+    drawn = topology(report)
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="picture of the machine">{drawn}</div>' if drawn else ""
 
 
 def _weeks_title(report: Report) -> str:
@@ -97,30 +128,26 @@ def _several(entries: Sequence[ShownRun], payloads: Sequence[Payload], missing: 
         details(
             entry.name,
             f"<p>{escape(recipe(entry.report.measured))}</p>{sections.verdict(entry.report)}{sections.warnings(entry.report)}"
-            f"{sections.critical_path(entry.report)}{topology(entry.report)}<h3>Assumptions</h3>{sections.assumptions(entry.report)}",
+            f"{sections.critical_path(entry.report)}{_drawn(entry.report)}<h3>Assumptions</h3>{sections.assumptions(entry.report)}",
         )
         for entry in entries
     )
-    return "\n".join(
-        (
-            "" if banner is None else banner.html(),
-            "".join(f'<p class="warning">{escape(name)}: cannot be simulated, {escape(reason)}</p>' for name, reason in missing),
-            section("Side by side", comparison.metrics(entries)),
-            section("What is different", comparison.scenarios(entries)),
-            section("Where the step goes", comparison.breakdowns(entries), "step"),
-            section("Timelines", _timeline(payloads), "timeline-section"),
-            section("Memory", _memory(entries) + comparison.memory(entries), "memory-section"),
-            section("Communication per step", comparison.collectives(entries)),
-            section("Links", comparison.links(entries)),
-            section("Each run", each),
-            details("What the numbers mean", sections.definitions(), name="definitions"),
-        )
+    head = ("" if banner is None else banner.html()) + "".join(
+        f'<p class="warning">{escape(name)}: cannot be simulated, {escape(reason)}</p>' for name, reason in missing
     )
-
-
-def _moved(report: Report) -> str:
-    return section("Communication per step", sections.collectives(report)) + section(
-        "Links", topology(report) + sections.links(report), "links-section"
+    return _with_contents(
+        head,
+        (
+            _Part("changes", "Side by side", comparison.metrics(entries)),
+            _Part("different", "What is different", comparison.scenarios(entries)),
+            _Part("step", "Where the step goes", comparison.breakdowns(entries)),
+            _Part("timeline-section", "Timelines", _timeline(payloads)),
+            _Part("memory-section", "Memory", _memory(entries) + comparison.memory(entries)),
+            _Part("communication-section", "Communication per step", comparison.collectives(entries)),
+            _Part("links-section", "Links", comparison.links(entries)),
+            _Part("runs-section", "Each run", each),
+            _Part("definitions", "What the numbers mean", sections.definitions(), folded=True),
+        ),
     )
 
 

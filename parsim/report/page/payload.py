@@ -21,13 +21,17 @@ from parsim.report.page.columns import Integers, pack
 from parsim.report.page.merged import merged
 from parsim.report.page.spans import SpanKind, Spans, spans_of
 from parsim.report.plots import style
+from parsim.report.quantities import seconds
 from parsim.report.verdict import rank_class, shortened
 
 if TYPE_CHECKING:
     from parsim.report.measured import DeviceMemory
     from parsim.report.metrics import Metrics
+    from parsim.report.repeats import Repeat
 
 MOST_SPANS = 500_000
+MANY_PASSES = 96
+"""of a rank: a step of more cannot be read at once"""
 MOST_TEXT = 600_000
 """bytes of compressed text for all runs of a page together [B]"""
 MOST_RANKS = 64
@@ -82,9 +86,13 @@ def payload(report: Metrics, *, parts: int = 1) -> Payload:
         "whats": list(map(attrgetter(*names), spans.whats)),
         "memory": memory,
     }
+    passes = 2 * report.measured.ranks.micro_batches * report.measured.schedule.virtual_stages
+    found = report.repeats if parts == 1 and passes > MANY_PASSES else ()
+    if found:
+        facts["periods"] = [_ticks(report, spans, one) for one in found]
     if report.measured.marks:
         facts["marks"] = [[round((time - report.begin) * spans.ticks_per_second), text] for time, text in report.measured.marks]
-    note = _note(report, ranks, chosen, simplified)
+    note = " ".join(filter(None, (_note(report, ranks, chosen, simplified), *map(_period_note, found))))
     if report is not undisturbed:
         note = f"Timeline and memory over time are those of the step with its faults; all else is the step without them. {note}".rstrip()
     return Payload(facts, packed, note, len(spans))
@@ -122,6 +130,16 @@ def _spread(report: Metrics, ranks: list[int], most: int) -> list[int]:
     places = np.linspace(0, len(ranks) - 1, most - len(wanted)).round().astype(int).tolist()
     kept = wanted | {ranks[place] for place in places}
     return [rank for rank in ranks if rank in kept]
+
+
+def _ticks(report: Metrics, spans: Spans, one: Repeat) -> list[float]:
+    """Begin and length of a period in ticks, and how often it comes."""
+    return [round((one.begin - report.begin) * spans.ticks_per_second), one.period * spans.ticks_per_second, one.count]
+
+
+def _period_note(one: Repeat) -> str:
+    times = f"from {seconds(one.begin)} to {seconds(one.end)}"
+    return f"{one.count:,} equal periods of {seconds(one.period)} {times}: the timeline opens on what comes before and one of them."
 
 
 def _count(report: Metrics, ranks: Sequence[int]) -> int:

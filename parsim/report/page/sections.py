@@ -31,13 +31,17 @@ _EQUAL = 0.01
 
 
 def verdict(report: Metrics, title: str = "") -> str:
-    """The answer, whether it fits first; the limiter, and how sure it is."""
+    """The answer in three lines with a badge that says how sure it is; below, what limits the step and what would help."""
     state, mark = ("fits", "✓") if report.fits else ("fails", "✗")
+    said = report.headline
     name = f"<h2>{escape(title)}</h2>" if title else ""
+    fits, *others = said.lines
+    lines = f'<p class="line"><span class="mark" aria-hidden="true">{mark}</span> {escape(fits)}</p>'
+    lines += "".join(f'<p class="line">{escape(line)}</p>' for line in others)
+    badge = f'<p class="sure"><span class="badge {said.badge}">{escape(said.badge)}</span> {escape(said.band)}</p>'
     return (
-        f'<div class="verdict {state}">{name}<b><span class="mark" aria-hidden="true">{mark}</span> '
-        f'<span data-key="verdict">{escape(report.verdict)}</span></b>'
-        f'<span data-key="limiter">{escape(report.limiter)}</span><small>{escape(confidence(report))}</small></div>'
+        f'<div class="verdict {state}">{name}{lines}{badge}<p><span data-key="limiter">{escape(report.limiter)}</span></p>'
+        f"<p>{escape(report.loss)}</p><small>{escape(confidence(report))}</small></div>"
     )
 
 

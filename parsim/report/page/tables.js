@@ -26,6 +26,8 @@ function makeTables() {
       const wanted = box.value.toLowerCase();
       for (const row of box.nextElementSibling.querySelectorAll("tbody tr")) row.classList.toggle("out", !row.textContent.toLowerCase().includes(wanted));
     });
+  for (const row of document.querySelectorAll("#devices tbody tr")) // named beside each value where the table is too narrow for columns
+    [...row.cells].forEach((cell, place) => { cell.dataset.label = row.closest("table").tHead.rows[0].cells[place].textContent.trim(); });
   let chosen = null;
   for (const link of document.querySelectorAll("svg.topology .link")) {
     link.setAttribute("tabindex", "0");

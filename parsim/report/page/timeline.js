@@ -263,8 +263,27 @@ class Timeline {
     this.view.set(run.start[span] - width, run.end[span] + width);
   }
 
+  // The parts of a step that repeats itself: what comes before the first period, one of them, what comes after the last.
+  partOf(name) {
+    const { periods, length } = this.runs[0], first = periods[0], last = periods[periods.length - 1];
+    const longest = periods.reduce((one, other) => (other.length * other.count > one.length * one.count ? other : one));
+    const parts = {
+      fill: [-0.004 * length, first.begin + first.length],
+      period: [longest.begin, longest.begin + longest.length],
+      drain: [last.begin + (last.count - 1) * last.length, 1.004 * length],
+    };
+    this.view.set(...parts[name]);
+  }
+
+  // A step of very many passes opens where they can be read.
+  open() {
+    if (this.runs.length > 1 || !this.runs[0].periods.length) return;
+    for (const button of document.querySelectorAll(".parts-of")) button.hidden = false;
+    this.partOf("fill");
+  }
+
   act(name) {
-    const acts = { in: () => this.view.zoom(0.5), out: () => this.view.zoom(2), all: () => this.view.all(), fit: () => this.fit(), critical: () => this.critical(), previous: () => this.cause(), next: () => this.effect(), clear: () => this.clear() };
+    const acts = { fill: () => this.partOf("fill"), period: () => this.partOf("period"), drain: () => this.partOf("drain"), in: () => this.view.zoom(0.5), out: () => this.view.zoom(2), all: () => this.view.all(), fit: () => this.fit(), critical: () => this.critical(), previous: () => this.cause(), next: () => this.effect(), clear: () => this.clear() };
     acts[name]();
   }
 

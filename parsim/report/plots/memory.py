@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
+from parsim.report.lanes import timeline_data
 from parsim.report.measured import CATEGORIES, DeviceMemory, MemoryCurve
 from parsim.report.plots import style
-from parsim.report.plots.figure import dress, font_size, fonts, heading, legend_below, new_figure
+from parsim.report.plots.figure import dress, extent, font_size, fonts, heading, legend_below, new_figure
+from parsim.report.plots.gaps import mark_gaps
 from parsim.report.quantities import GIB, TimeUnit, gib, time_unit
+from parsim.report.shortened import ShortAxis, cut_curve, short_axis
 from parsim.report.verdict import rank_class, shortened
 
 if TYPE_CHECKING:
@@ -26,6 +30,10 @@ MOST_DEVICES = 24
 """bars of peaks in one figure"""
 MOST_POINTS = 1_200
 """time points drawn; the peak survives"""
+_ABOVE = 7.0
+"""where texts stand: also above the gaps of a cut axis"""
+_GROUND = {"facecolor": (style.PAPER, 0.7), "edgecolor": "none", "pad": 0.3}
+"""of texts that may stand on a line or an area"""
 _NEAR = 0.25
 """a capacity more than four times what is used would flatten the picture"""
 
@@ -40,6 +48,10 @@ class Look(NamedTuple):
     most: int = MOST_POINTS
     """time points"""
     legend: bool = True
+    tensors: float = 0.0
+    """the highest point of the whole curve [GiB], where only parts of it are drawn"""
+    above: float = 0.0
+    """name the lines so far above the axes, in sizes of the text, where their names would cover each other within them; 0: within"""
 
 
 WIDE = Look()
@@ -71,13 +83,18 @@ def plot_memory(
         unit = time_unit(float(times[-1]) if len(times) else 0.0) if unit is None else unit
         total = _areas(ax, times / unit.factor, levels)
         peak = float(total.max(initial=0.0))
-        highest = max(peak, (used or 0) / GIB, 1e-9)
-        beyond = used is not None and used / GIB > 1.005 * peak
-        if len(total):
+        highest = max(peak, look.tensors, (used or 0) / GIB, 1e-9)
+        beyond = used is not None and used / GIB > 1.005 * max(peak, look.tensors)
+        if len(total) and peak >= look.tensors - 1e-9:
             _mark_peak(ax, times / unit.factor, total, "" if beyond else f"{gib(peak * GIB)} GiB")
         if used is not None and beyond:
-            _used_line(ax, used, peak, short=look.short)
-        top = 1.12 * highest if capacity is None else _capacity_line(ax, capacity, highest, 1.7 if look.short else 1.3)
+            _used_line(ax, used, look.tensors or peak, look)
+        room = 1.12 if look.above else 1.7 if look.short else 1.3
+        top = 1.12 * highest if capacity is None else _capacity_line(ax, capacity, highest, room, look)
+        if look.above:
+            lines = [line for line in ax.get_lines() if not str(line.get_label()).startswith("_")]
+            kind = {"frameon": False, "fontsize": "small", "labelcolor": style.INK, "borderaxespad": look.above}
+            ax.legend(handles=lines, loc="lower left", bbox_to_anchor=(0.0, 1.0), **kind)
         ax.set_ylim(0.0, top)
         ax.yaxis.set_major_locator(MaxNLocator(3 if look.short else 6))
         ax.set_xlabel(f"time [{unit.name}]")
@@ -158,10 +175,12 @@ def memory_figure(
     curve_of: int | None = None,
     until: float | None = None,
     title: str = "",
-    note: str = "",
+    axis: ShortAxis | None = None,
     width: float = 12.0,
 ) -> Figure:
-    """At the peak on each of `devices`; above it over time on rank `curve_of`, if that is given and its curve is known."""
+    """At the peak on each of `devices`; above it over time on rank `curve_of`, if that is given and its curve is known; on a cut `axis`
+    where one is given.
+    """
     chosen = next((device for device in devices if device.rank == curve_of), None)
     size = font_size(width)
     peaks = (1.0 + 0.32 * len(devices)) * size / 10.0
@@ -171,44 +190,68 @@ def memory_figure(
             below = figure.add_subplot()
         else:
             over = min(4.0, 0.33 * width)
-            figure = new_figure(width, peaks + over + (0.4 if width > 9.0 else 0.9))
+            figure = new_figure(width, peaks + over + (0.4 if width > 9.0 else 0.9 if width >= 5.0 else 1.5))
             above, below = figure.subplots(2, 1, height_ratios=(over, peaks))
+            unit = time_unit(float(chosen.curve.times[-1]) if len(chosen.curve.times) else 0.0)
             plot_memory(
-                chosen.curve, above, capacity=capacity, rank=curve_of, until=until, used=chosen.device_used_bytes,
-                look=Look(size, short=width < 9.0, legend=False),
+                chosen.curve if axis is None else cut_curve(chosen.curve, axis), above, capacity=capacity, rank=curve_of, unit=unit,
+                until=until if axis is None else axis.end, used=chosen.device_used_bytes,
+                look=Look(size, short=width < 9.0, most=round(36.0 * width), legend=False, tensors=highest_level(chosen.curve),
+                    above=0.0 if width >= 5.0 else 0.4 if axis is None else 2.6),
             )  # fmt: skip
+            if axis is not None:
+                figure.draw_without_rendering()  # places the axes
+                mark_gaps(above, axis, unit, size)
+                lines = wrap(
+                    axis.note, max(20, int((0.6 if width < 5.0 else 0.82) * width * len(axis.note) / extent(axis.note, 0.833 * size)))
+                )
+                space = "\n" * (5 if width < 5.0 else 1)  # for what stands above the axes already
+                above.set_title("\n".join(lines) + space, loc="left", fontsize="small", color=style.INK)
         plot_peaks(devices, labels, below, capacity=capacity, size=size)
         handles, names = below.get_legend_handles_labels()
         columns = 2 if width < 5.0 else 4 if width < 9.0 else 6
         legend_below(figure, handles, names, columns=columns)
-        below.set_title(note, loc="right", fontsize="small", color=style.INK)
         heading(figure, title, size)
     return figure
 
 
-def _capacity_line(ax: Axes, capacity: int, highest: float, room: float) -> float:
+def highest_level(curve: MemoryCurve) -> float:
+    """The highest point of a stack [GiB]."""
+    return float(np.sum([np.asarray(volume, dtype=np.float64) for volume in curve.bytes.values()], axis=0).max(initial=0.0)) / GIB
+
+
+def _capacity_line(ax: Axes, capacity: int, highest: float, room: float, look: Look) -> float:
     """Draw the capacity, or say that it is far above; returns where the axis should end [GiB]."""
     level = capacity / GIB
     text = f"capacity {gib(capacity)} GiB"
     near = highest >= _NEAR * level
+    end = 1.12 * max(highest, level) if near else room * highest
     if near:
-        ax.axhline(level, color=style.CAPACITY, linestyle="--", linewidth=1.2)
+        ax.axhline(level, color=style.CAPACITY, linestyle="--", linewidth=1.2, label=text if look.above else None)
+    if look.above:
+        if not near:
+            ax.plot([], [], color=style.CAPACITY, linestyle="--", linewidth=1.2, label=f"{text}, far above")
+        return end
     ax.annotate(
         text if near else f"{text}, far above", (1.0, level if near else 1.0),
         xycoords=("axes fraction", "data" if near else "axes fraction"), xytext=(-4, 3 if near else -3), textcoords="offset points",
-        ha="right", va="bottom" if near else "top", fontsize="small", color=style.CAPACITY,
+        ha="right", va="bottom" if near else "top", fontsize="small", color=style.CAPACITY, zorder=_ABOVE,
+        bbox=_GROUND,
     )  # fmt: skip
-    return 1.12 * max(highest, level) if near else room * highest
+    return end
 
 
-def _used_line(ax: Axes, used: int, tensors: float, *, short: bool) -> None:
-    ax.axhline(used / GIB, color=style.INK, linestyle=":", linewidth=1.0)
+def _used_line(ax: Axes, used: int, tensors: float, look: Look) -> None:
     text = f"most in use {gib(used)} GiB, with what the allocator caches; without it {gib(tensors * GIB)} GiB"
-    if short:
+    if look.short:
         text = f"in use {gib(used)} GiB, {gib(tensors * GIB)} in tensors"
+    ax.axhline(used / GIB, color=style.INK, linestyle=":", linewidth=1.0, label=text if look.above else None)
+    if look.above:
+        return
     ax.annotate(
         text, (0.0, used / GIB), xycoords=("axes fraction", "data"),
-        xytext=(4, 2), textcoords="offset points", ha="left", va="bottom", fontsize="small", color=style.INK,
+        xytext=(4, 2), textcoords="offset points", ha="left", va="bottom", fontsize="small", color=style.INK, zorder=_ABOVE,
+        bbox=_GROUND,
     )  # fmt: skip
 
 
@@ -219,7 +262,7 @@ def _mark_peak(ax: Axes, times: Floats, total: Floats, text: str) -> None:
     ax.plot([x], [y], marker="o", markersize=3, color=style.INK)
     ax.annotate(
         text, (x, y), xytext=(-6 if right else 6, 4), textcoords="offset points",
-        ha="right" if right else "left", va="bottom", fontsize="small", color=style.INK,
+        ha="right" if right else "left", va="bottom", fontsize="small", color=style.INK, zorder=_ABOVE,
     )  # fmt: skip
 
 
@@ -228,16 +271,20 @@ def peaks_figure(report: Metrics, curve_of: int | None, *, title: str, width: fl
     fullest = sorted(report.measured.memory.devices, key=lambda device: report.capacity(device) - device.device_used_bytes)
     chosen = [*fullest[:MOST_DEVICES], *(device for device in fullest[MOST_DEVICES:] if device.rank == curve_of)]
     devices = sorted(chosen, key=lambda device: device.rank)
-    return memory_figure(
+    figure = memory_figure(
         devices,
         [_label(report, device) for device in devices],
         capacity=report.measured.memory.capacity_bytes - report.measured.memory.reserve_bytes,
         curve_of=curve_of,
         until=report.end,
         title=title,
-        note=f"the fullest {len(devices)} of {len(fullest)} classes of ranks" if len(devices) < len(fullest) else "",
+        axis=None if curve_of is None else short_axis(timeline_data(report, [curve_of], memory=False), 60.0 * width),
         width=width,
     )
+    if len(devices) < len(fullest):
+        note = f"the fullest {len(devices)} of {len(fullest)} classes of ranks"
+        figure.axes[-1].set_title(note, loc="right", fontsize="small", color=style.INK)
+    return figure
 
 
 def _label(report: Metrics, device: DeviceMemory) -> str:

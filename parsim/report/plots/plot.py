@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from parsim.errors import Finding, InputError
 from parsim.report.communication import busiest
 from parsim.report.lanes import MOST_RANKS, timeline_data
-from parsim.report.selection import Window, choose, first_of_stages, inches, named, read_ranks
+from parsim.report.selection import FEW_LANES, Window, choose, first_of_stages, inches, named, read_ranks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 PAGE = "7in"
 """width of a figure unless another is given: the text of a page"""
-_READABLE = 16
-"""lanes on a page"""
 
 
 class Plot:
@@ -70,7 +68,7 @@ class Plot:
     ) -> TimelineData:
         """What `timeline` draws: lanes with begins and ends in seconds."""
         report = self._report
-        most = _READABLE if inches(width) < 9.0 else MOST_RANKS
+        most = FEW_LANES if inches(width) < 9.0 else MOST_RANKS
         chosen = read_ranks(ranks) if isinstance(ranks, str) else ranks
         if chosen is None and stages:
             chosen = first_of_stages(report)
@@ -94,7 +92,7 @@ class Plot:
         report, inch = self._report, inches(width)
         chosen = read_ranks(ranks) if isinstance(ranks, str) else ranks
         members = {member: group.rank for group in report.measured.classes for member in group.members}
-        shown = named(report, choose(report, _READABLE) if chosen is None else chosen)
+        shown = named(report, choose(report, FEW_LANES) if chosen is None else chosen)
         rows = [(who.name if inch < 5.0 else who.label, report.breakdowns[members[who.rank]]) for who in shown if who.rank in members]
         return breakdown_figure(rows, inch, title=report.measured.name if title is None else title)
 

@@ -12,9 +12,11 @@ from matplotlib.patches import Patch
 
 from parsim.report.plots import style
 from parsim.report.plots.figure import Picture, extent, font_size, fonts, new_figure
-from parsim.report.plots.memory import Look, plot_memory
+from parsim.report.plots.gaps import mark_gaps
+from parsim.report.plots.memory import Look, highest_level, plot_memory
 from parsim.report.plots.timeline import COMPUTE, GAP, TAGS, averaged, lane_pitch, legend_handles, plot_timeline
 from parsim.report.quantities import time_unit
+from parsim.report.shortened import short_axis, shortened
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -45,24 +47,39 @@ def timeline_figure(data: TimelineData, width: float = 12.0) -> Picture:
     with fonts(data.title, size):
         labels, row, pitch = _lanes(data, size)
         margin = 0.06
-        left = max((extent(line, _SMALL * size) for label in labels for line in label.split("\n")), default=0.0) + 0.08 + margin
+        left = max((1.03 * extent(line, _SMALL * size) for label in labels for line in label.split("\n")), default=0.0) + 0.08 + margin
         if data.memory is not None:
             left = max(left, 4.6 * size / 72.0)
         right = max((extent(TAGS[key], _TINY * size) for key in data.rows), default=0.0) + 0.08 + margin
         inner = width - left - right
+        axis = short_axis(data, 72.0 * inner)
+        unit = time_unit(data.end - data.begin)
+        tensors = 0.0 if data.memory is None else highest_level(data.memory)
+        if axis is not None:
+            data = shortened(data, axis)
         dense = averaged(data, 72.0 * inner)
         heading = _heading(data, size, width - 2 * margin, dense=dense)
         top = _legend(legend_handles([data], dense=dense), size, width - 2 * margin)
         lanes = row * max(pitch * (len(data.lanes) - 1) + lane_pitch(data) - GAP + 0.15, COMPUTE)
-        axis = 3.4 * size / 72.0  # ticks and the name of the axis
+        ticks = 3.4 * size / 72.0  # ticks and the name of the axis
+        signs = 0.0 if axis is None else 1.9 * size / 72.0  # what the gaps of a cut axis stand for
         beneath, memory = None, 0.0
         if data.memory is not None:
             memory = 0.13 * width + 0.35 if width < 9.0 else 2.0
             names = [name for name, levels in data.memory.bytes.items() if any(levels)]
             beneath = _legend(_memory_handles(names), size, width - 2 * margin)
-        between = 0.16
+        between = 0.16 if width >= 5.0 else 3.9 * size / 72.0  # the lines of memory are named there
         lines = fsum(1.35 * points / 72.0 for _, points in heading)
-        height = margin + lines + top.height + lanes + axis + margin + (between + memory + beneath.height if beneath is not None else 0.0)
+        height = (
+            margin
+            + lines
+            + top.height
+            + signs
+            + lanes
+            + ticks
+            + margin
+            + (between + memory + beneath.height if beneath is not None else 0.0)
+        )
         figure = new_figure(width, height, layout=False)
         y = height - margin
         for text, points in heading:
@@ -71,20 +88,25 @@ def timeline_figure(data: TimelineData, width: float = 12.0) -> Picture:
                 margin / width, (y + 0.35 * points / 72.0) / height, text, fontsize=points, color=style.INK, ha="left", va="baseline"
             )
         _place(figure, top, margin, y - 0.25 * size / 72.0)
-        y -= top.height + lanes
+        y -= top.height + signs + lanes
         above = figure.add_axes((left / width, y / height, inner / width, lanes / height))
         if beneath is not None and data.memory is not None:
             y -= between + memory
             below = figure.add_axes((left / width, y / height, inner / width, memory / height), sharex=above)
+            above_axes = 0.4 if width < 5.0 else 0.0
+            look = Look(size, short=width < 9.0, most=round(36.0 * inner), legend=False, tensors=tensors, above=above_axes)
             plot_memory(
-                data.memory, below, capacity=data.capacity, unit=time_unit(data.end - data.begin), rank=data.memory_rank, until=data.end,
-                used=data.memory_used, look=Look(size, short=width < 9.0, most=round(36.0 * inner), legend=False),
+                data.memory, below, capacity=data.capacity, unit=unit, rank=data.memory_rank, until=data.end, used=data.memory_used,
+                look=look,
             )  # fmt: skip
-            _place(figure, beneath, margin, y - axis)
+            _place(figure, beneath, margin, y - ticks)
         plot_timeline(data, above, size=size, pitch=pitch, labels=labels, legend=False, heading=False)
         if beneath is not None:
             above.set_xlabel("")
             above.tick_params(labelbottom=False)
+        if axis is not None:
+            for place, ax in enumerate(figure.axes):
+                mark_gaps(ax, axis, unit, size, say=place == 0)
     return figure
 
 
@@ -112,7 +134,7 @@ def _heading(data: TimelineData, size: float, width: float, *, dense: bool) -> l
     for text, points in ((data.title, 1.1 * size if width > 5.0 else size), (note, _SMALL * size)):
         if text:
             mean = extent(text, points) / len(text)
-            lines += [(line, points) for line in wrap(text, max(20, int(0.96 * width / mean)))]
+            lines += [(line, points) for line in wrap(text, max(20, int(0.93 * width / mean)))]
     return lines
 
 

@@ -47,7 +47,7 @@ ROLES = {
     "weight": Style(YELLOW, "weight gradient", "#111111"),
     "recompute": Style(SKY, "recompute", "#111111", hatch=r"\\\\\\"),
     "optimizer": Style(GREEN, "optimizer"),
-    "other": Style(GREY, "other compute", hatch="...."),
+    "other": Style(GREY, "other compute", hatch=".."),
     "communication": Style(VERMILION, "communication"),
     "pipeline": Style(PURPLE, "point-to-point"),
     "offload": Style("#000000", "offload copy"),
@@ -98,7 +98,7 @@ CATEGORIES = {
     "activations": Style(ORANGE, "activations"),
     "temporaries": Style(YELLOW, "temporaries"),
     "buffers": Style(PURPLE, "buffers"),
-    "workspace": Style("#a4abb5", "workspace", hatch="...."),
+    "workspace": Style("#a4abb5", "workspace", hatch="||||"),
     "fragmentation": Style("#d4d9df", "fragmentation", hatch="xxxx"),
 }
 """Memory, from the flat base of a stack to its top."""

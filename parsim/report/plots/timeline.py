@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from parsim.report.selection import Window
     from parsim.report.timeline import Floats
 
-RASTERISE = 20_000
+RASTERISE = 6_000
 """bars above which a figure holds averages instead of bars"""
 DENSE = 2.0
 """bars per point (1/72 in) of a row from which on it is averaged"""
@@ -114,7 +114,7 @@ def plot_timeline(
         dense = averaged(data, points)
         columns = max(100, round(_COLUMNS_PER_POINT * points)) if dense else 0
         edge = 0.3 if data.densest <= _EDGES and data.densest < 0.5 * points else 0.0
-        pen = _Pen(ax, time_unit(end - begin), edge, size, lane_pitch(data) if pitch is None else pitch, columns)
+        pen = _Pen(ax, data.unit or time_unit(end - begin), edge, size, lane_pitch(data) if pitch is None else pitch, columns)
         ax.set_autoscale_on(False)  # the limits are set below; until then nobody need look for them
         for number, lane in enumerate(data.lanes):
             _draw_rank(pen, lane, data, number * pen.pitch)
@@ -256,10 +256,12 @@ def _draw_averages(pen: _Pen, lane: RankLanes, data: TimelineData, top: float) -
     Bars thinner than a pixel would otherwise hide the bubbles between them.
     """
     edges = np.linspace(data.begin, data.end, pen.columns + 1)
-    coarse = np.linspace(data.begin, data.end, round(pen.columns / _COLUMNS_PER_POINT) + 1)  # outlines cost more than pixels
+    coarse = np.linspace(data.begin, data.end, round(pen.columns / _COLUMNS_PER_POINT / 2) + 1)  # outlines cost more than pixels
     shares = [(bars.coverage(edges), to_rgb(style.ROLES[role].colour)) for role, bars in lane.compute.items()]
     shares += [(bars.coverage(edges), to_rgb(idle_style(key).colour)) for key, bars in lane.idle.items() if len(bars)]
-    image = np.sum([np.outer(share, colour) for share, colour in shares], axis=0)[None, :, :] if shares else np.ones((1, pen.columns, 3))
+    covered = np.sum([np.zeros(pen.columns), *(share for share, _ in shares)], axis=0)
+    nothing = np.clip(1.0 - covered, 0.0, 1.0)  # within a gap of a cut axis
+    image = np.sum([np.outer(share, colour) for share, colour in (*shares, (nothing, to_rgb(style.PAPER)))], axis=0)[None, :, :]
     left, right = data.begin / pen.unit.factor, data.end / pen.unit.factor
     pen.ax.imshow(np.clip(image, 0.0, 1.0), extent=(left, right, top + COMPUTE, top), aspect="auto", interpolation="nearest", zorder=2)
     for number, key in enumerate(data.rows):
