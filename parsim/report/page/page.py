@@ -71,7 +71,7 @@ def _one(entry: ShownRun, data: Payload) -> str:
             section("Money and time", money(report), "money") if report.bill is not None else "",
             section(_weeks_title(report), training(report), "training-section"),
             section("Faults", sections.faults(report), "faults-section") if report.measured.faults is not None else "",
-            section("What the step becomes where things vary", variability(report), "variability"),
+            section("The step with variability", variability(report), "variability"),
             section("Where the step goes", sections.breakdown(report), "step"),
             section("Timeline", _timeline([data]), "timeline-section"),
             section("Memory", _memory([entry]) + sections.memory(report), "memory-section"),
