@@ -65,7 +65,7 @@ def host_route(machine: Node, gpu: int, kind: str) -> Route:
 def _search(machine: Node, gpu: str, kind: str) -> Route:
     out = _nearest(machine, gpu, "memory")
     if out is None:
-        text = f"{machine.name} has no way from {gpu} to host memory: nothing can be offloaded"
+        text = f"{machine.name} has no path from {gpu} to host memory: nothing can be offloaded"
         raise TopologyError(Finding(text, "cluster.topology", None, "connect the GPU to a CPU with a PCIe edge"))
     match kind:
         case "d2h":

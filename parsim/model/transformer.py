@@ -122,7 +122,7 @@ class TransformerConfig:
     shared_norm: bool = False
     """with parallel_residual: both read one norm (Phi-2)"""
     first_norm: bool = True
-    """the first layer has a norm before attention (not ModernBERT's, which stands behind that of the embedding)"""
+    """the first layer has a norm before attention (not ModernBERT's, which comes after that of the embedding)"""
     final_norm: bool = True
     activation: Literal["gelu", "gelu-new", "gelu-tanh", "relu", "relu2", "silu", "xielu", "quick-gelu"] = "gelu"
     """gelu-new is the unfused tanh formula of Hugging Face's GPT-2; gelu-tanh the fused kernel; xielu has two weights (Apertus)"""

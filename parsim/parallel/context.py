@@ -138,7 +138,7 @@ def _length_findings(model: Model, tokens: int, key: str, parallelism: Paralleli
     if tokens % unit == 0:
         return []
     factors = ["2"] * causal + [f"context {size}"]
-    reason = "; every rank of causal attention holds two chunks, so that all have equal work" if causal else ""
+    reason = "; with causal attention every rank holds two chunks, so that all have equal work" if causal else ""
     if tokens % parts == 0:
         factors = [f"context {size}", f"tensor {sharded} (sequence parallel)"]
         parts, reason = size * sharded, ""
@@ -165,14 +165,14 @@ def _core_findings(model: Model, training: Training, method: str) -> list[Findin
     window, tokens = int(str(model.facts.get("attention_window", 0) or 0)), training.sequence_length
     reasons = []
     if training.attention == "eager":
-        reasons.append("eager attention, which keeps no log-sum-exp of its rows to merge blocks by")
+        reasons.append("eager attention, which stores no log-sum-exp of its rows for merging blocks")
     if 0 < window < tokens:
         reasons.append(f"a sliding window of {window} of {tokens} tokens, whose blocks are uneven")
     chunk = int(str(model.facts.get("attention_chunk", 0) or 0))
     if 0 < chunk < tokens:
         reasons.append(f"attention in chunks of {chunk} of {tokens} tokens, which some ranks have and others not")
     if model.facts.get("position") == "alibi":
-        reasons.append("ALiBi, whose bias depends on where in the sample a block stands")
+        reasons.append("ALiBi, whose bias depends on the position of a block in the sample")
     hint = "use context.method ulysses, where every rank sees whole samples"
     if training.attention == "eager":
         hint = f"use a fused training.attention such as flash2, or {hint[4:]}"

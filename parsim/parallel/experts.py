@@ -193,7 +193,7 @@ def expert_findings(model: Model, training: Training, parallelism: Parallelism, 
     """Why the experts of this model cannot be spread so; with the arithmetic."""
     expert = parallelism.expert
     if expert.pad_to_capacity and expert.capacity_factor is None:
-        text = "experts' rows are filled up to their capacity, of which nothing is said"
+        text = "pad_to_capacity pads experts' rows to a capacity, but none is given"
         return [Finding(text, "parallel.expert.pad_to_capacity", True, "write parallel.expert.capacity_factor, such as 1.25")]
     if expert.shared_overlap and (findings := shared_overlap_findings(model, training, parallelism)):
         return findings
@@ -209,9 +209,9 @@ def expert_findings(model: Model, training: Training, parallelism: Parallelism, 
     if not parallelism.exchanges_tokens and expert.imbalance == 1.0:
         return []
     if not parallelism.exchanges_tokens:
-        text = "every rank holds all experts: none is busier than another"
+        text = "every rank holds all experts, so their load cannot be uneven"
         shown = expert.imbalance if isinstance(expert.imbalance, float) else None
-        return [Finding(text, "parallel.expert.imbalance", shown, "leave it out, or spread the experts (parallel.expert.size)")]
+        return [Finding(text, "parallel.expert.imbalance", shown, "leave it out, or use expert parallelism (parallel.expert.size)")]
     findings = [*_mesh_findings(parallelism, mesh, layers[0].experts), *_width_findings(parallelism.expert_width, layers)]
     if mesh.size(TENSOR) > 1 and not parallelism.tensor.sequence_parallel:
         text = "tensor and expert parallelism together need sequence parallelism: every rank dispatches its own tokens"
@@ -228,7 +228,7 @@ def _dispatcher_findings(expert: ExpertParallel, ranks: int) -> list[Finding]:
     findings = []
     own = expert.dispatcher in EXCHANGE_SMS
     if own and expert.pad_to_capacity:
-        text = f"{expert.dispatcher} moves the tokens there are, and fills nothing up (Megatron-LM: token_dispatcher.py)"
+        text = f"{expert.dispatcher} sends only actual tokens and does not pad (Megatron-LM: token_dispatcher.py)"
         findings.append(Finding(text, "parallel.expert.pad_to_capacity", True, "leave it out, or use dispatcher alltoall"))
     if expert.dispatcher == "deepep" and ranks > _DEEPEP_MACHINE and ranks % _DEEPEP_MACHINE:
         text = (
@@ -241,7 +241,7 @@ def _dispatcher_findings(expert: ExpertParallel, ranks: int) -> list[Finding]:
     sums = own or expert.dispatcher == "allgather" or ranks > expert.size
     if expert.combine_dtype == "fp8" and sums:
         who = expert.dispatcher if expert.dispatcher != "alltoall" else "the reduce-scatter over expert tensor ranks"
-        text = f"{who} sums results on their way back, and does so in 16 bits or more"
+        text = f"{who} sums results during combine, in 16 bits or more"
         findings.append(
             Finding(text, "parallel.expert.combine_dtype", "fp8", "use bf16, or dispatcher alltoall with parallel.expert.tensor 1")
         )
@@ -265,7 +265,7 @@ def _mesh_findings(split: Parallelism, mesh: Mesh, experts: int) -> list[Finding
         findings.append(Finding(text, _SIZE, expert.size, f"use {' or '.join(legal)}"))
     inner = [axis for axis in mesh.order if axis != PIPELINE and mesh.size(axis) > 1]
     if inner and TENSOR in inner and inner[0] != TENSOR:
-        text = f"experts are spread along {' x '.join(inner)}, neighbours first, and ranks that share an expert's width are those of tensor"
+        text = f"experts are distributed along {' x '.join(inner)}, neighbours first, and the ranks that share an expert are tensor ranks"
         findings.append(Finding(text, "parallel.order", list(mesh.order), "put tensor first"))
     return findings
 
@@ -275,20 +275,20 @@ def _strategy_findings(split: Parallelism) -> list[Finding]:
     data, path = split.data, "parallel.data.strategy"
     use = f"use {' or '.join(_STRATEGIES[1:])}"
     if data.strategy == "zero3":
-        text = "DeepSpeed has no ZeRO-3 for experts that are spread over ranks (runtime/engine.py: MoE not supported with Stage 3)"
+        text = "DeepSpeed does not support expert parallelism with ZeRO-3 (runtime/engine.py: MoE not supported with Stage 3)"
         return [Finding(text, path, data.strategy, use)]
     if data.strategy not in _STRATEGIES:
-        return [Finding(f"not supported yet: experts that are spread over ranks with {data.strategy}", path, data.strategy, use)]
+        return [Finding(f"not supported yet: expert parallelism with {data.strategy}", path, data.strategy, use)]
     if data.strategy not in ("fsdp", "hsdp"):
         return []
     findings = []
     if data.fsdp_version == 1:
-        text = "not supported yet: experts that are spread over ranks with flat parameters"
+        text = "not supported yet: expert parallelism with flat parameters"
         findings.append(
-            Finding(text, "parallel.data.fsdp_version", 1, "use 2 (fully_shard), which keeps those of a layer as a unit of their own")
+            Finding(text, "parallel.data.fsdp_version", 1, "use 2 (fully_shard), where the experts of a layer are a separate unit")
         )
     if data.unit == "model":
-        text = "not supported yet: experts that are spread over ranks in one unit with all layers"
+        text = "not supported yet: expert parallelism with all layers in one unit"
         findings.append(Finding(text, "parallel.data.unit", data.unit, "use layer or block"))
     ranks, held = (data.shard_size or data.size * split.context.size) * split.tensor.size, split.expert.size * split.expert_width
     if ranks % held:

@@ -62,7 +62,7 @@ def fully_connected_findings(
     ranks = split.expert_width
     findings = []
     if isinstance(model.blocks[0].operators[0], SharedLinear):
-        text = "not supported yet: a network that begins with a fully connected layer; the trick is for those behind convolutions"
+        text = "not supported yet: a network that begins with a fully connected layer; fully_connected is for layers after convolutions"
         findings.append(Finding(text, PATH, ranks, "leave it out"))
     if mesh.replicas % ranks:
         text = f"{mesh.replicas} replicas / {ranks} that share fully connected layers = {mesh.replicas / ranks:.4g} is not whole"

@@ -21,7 +21,7 @@ def instance_findings(training: Training, parallelism: Parallelism, runtime: Run
     if instances == 1:
         return []
     if strategy != "zero1":
-        text = f"instances of a sharded optimizer, but {strategy} is no optimizer that is sharded alone"
+        text = f"optimizer_instances needs a sharded optimizer, and {strategy} is no optimizer that is sharded alone"
         return [Finding(text, _PATH, instances, "use parallel.data.strategy zero1, or hsdp with shard_size")]
     findings = []
     if not runtime.transformer_engine:

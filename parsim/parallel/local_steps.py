@@ -61,7 +61,7 @@ def outer_findings(training: Training, parallelism: Parallelism, mesh: Mesh) -> 
         text = f"an exchange begins every {outer.local_steps} / {outer.fragments} = {most} steps, but each may take {outer.overlap_steps}"
         findings.append(Finding(text, f"{PATH}.overlap_steps", outer.overlap_steps, f"use at most {most}"))
     return findings + [
-        Finding(f"not supported yet: groups of replicas that step alone with {what}", PATH, outer.size, f"use {path} {repair}")
+        Finding(f"not supported yet: local steps with {what}", PATH, outer.size, f"use {path} {repair}")
         for wrong, what, path, repair in _not_yet(training, parallelism, mesh)
         if wrong
     ]

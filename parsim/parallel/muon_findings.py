@@ -29,10 +29,10 @@ def muon_findings(training: Training, parallelism: Parallelism, runtime: Runtime
     if data.strategy == "fsdp":
         findings += _sharded(parallelism)
     elif optimizer.padded_parts and data.strategy != "zero1":
-        text = f"{data.strategy} has no parts of buckets that ranks own"
+        text = f"{data.strategy} does not assign parts of buckets to ranks"
         findings.append(Finding(text, "training.optimizer.padded_parts", True, "leave it out, or use zero1"))
     if data.optimizer_instances > 1:
-        text = "the layer-wise optimizer knows no instances: whole matrices are owned by ranks of all replicas"
+        text = "the layer-wise optimizer does not support instances: whole matrices are owned by ranks of all replicas"
         findings.append(Finding(text, "parallel.data.optimizer_instances", data.optimizer_instances, "use 1"))
     if parallelism.pipeline.schedule == "pipedream":
         text = "not supported yet: Muon after every micro-batch"
@@ -47,7 +47,7 @@ def muon_findings(training: Training, parallelism: Parallelism, runtime: Runtime
 def _sharded(parallelism: Parallelism) -> list[Finding]:
     """What weights that are sharded along an axis cannot be besides."""
     sizes = {"parallel.tensor.size": parallelism.tensor.size, "parallel.expert.size": parallelism.expert.size}
-    text = "not supported yet: Muon under fsdp with matrices that are split otherwise, too"
+    text = "not supported yet: Muon under fsdp with tensor or expert parallelism"
     return [Finding(text, path, size, "use 1, or zero1 under software.profile megatron-core") for path, size in sizes.items() if size > 1]
 
 

@@ -69,7 +69,9 @@ def objective_findings(model: Model, training: Training, parallelism: Parallelis
         return []
     name, findings = objective.name, []
     if model.facts.get("task") != "causal-lm":
-        findings.append(Finding(f"{model.name} makes no text: {name} compares answers of language models", PATH, name, "leave it out"))
+        findings.append(
+            Finding(f"{model.name} does not generate text: {name} compares answers of language models", PATH, name, "leave it out")
+        )
     if training.loss_chunks > 1:
         text = f"not supported yet: the loss of {name} in parts"
         findings.append(Finding(text, "training.loss.chunks", training.loss_chunks, "use 1"))
@@ -81,7 +83,7 @@ def objective_findings(model: Model, training: Training, parallelism: Parallelis
 
 def _axes(name: str, parallelism: Parallelism) -> list[Finding]:
     sizes = {"pipeline": parallelism.pipeline.size, "context": parallelism.context.size, "expert": parallelism.expert.size}
-    text = f"not supported yet: {name}, whose reference model has forward passes of its own, with this axis"
+    text = f"not supported yet: {name}, whose reference model has separate forward passes, with this axis"
     return [
         Finding(text, f"parallel.{axis}.size", size, "use 1, with zero3 or fsdp where memory is short")
         for axis, size in (sizes | {"tensor": parallelism.tensor.size}).items()
@@ -96,8 +98,10 @@ def _states(name: str, training: Training, parallelism: Parallelism) -> list[Fin
         text = f"not supported yet: a reference model under {data.strategy if data.custom is None else 'a strategy of yours'}"
         findings.append(Finding(text, "parallel.data.strategy", data.strategy, f"use {', '.join(_STRATEGIES[1:])}"))
     if offload.parameters != "none":
-        text = f"not supported yet: {name} with weights off the device"
-        findings.append(Finding(text, "training.offload.parameters", offload.parameters, "leave it out: the optimizer alone may be there"))
+        text = f"not supported yet: {name} with offloaded weights"
+        findings.append(
+            Finding(text, "training.offload.parameters", offload.parameters, "leave it out; only the optimizer can be offloaded")
+        )
     if training.precision.narrow:
         text = f"not supported yet: {name} with matrix products of less than 16 bits"
         findings.append(Finding(text, "training.precision", training.precision.matmul, "use bf16"))

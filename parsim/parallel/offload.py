@@ -129,7 +129,7 @@ def offload_findings(training: Training, parallelism: Parallelism, runtime: Runt
     where = "training.offload.optimizer" if offload.optimizer != "none" else "training.offload.parameters"
     value = offload.optimizer if offload.optimizer != "none" else offload.parameters
     if offload.optimizer == offload.parameters == "none":
-        text = "gradients leave the device for an optimizer that steps on the CPU"
+        text = "gradients can be offloaded only with an optimizer on the CPU"
         return [*findings, Finding(text, "training.offload.gradients", offload.gradients, f"add optimizer: {offload.gradients}")]
     if runtime.megatron:
         text = f"the optimizer of {runtime.profile} stays on the device"
@@ -141,7 +141,7 @@ def offload_findings(training: Training, parallelism: Parallelism, runtime: Runt
         text = f"{strategy} keeps whole model states on every device"
         return [*findings, Finding(text, where, value, "use parallel.zero 1, 2 or 3, or parallel.data.strategy fsdp")]
     if not (training.step and training.backward):
-        return [*findings, Finding("there is no optimizer step, hence no state to offload", where, value, "set training.step: true")]
+        return [*findings, Finding("there is no optimizer step, so there is no state to offload", where, value, "set training.step: true")]
     return findings + (_fsdp(training, parallelism) if strategy in FSDP else _deepspeed(training, strategy, parallelism))
 
 
@@ -153,9 +153,9 @@ def _activations(training: Training, strategy: str) -> list[Finding]:
         hint = "use cpu (DeepSpeed's cpu_checkpointing, PyTorch's save_on_cpu and offload_wrapper)"
         return [Finding("stored activations go to host memory, not to drives", path, "nvme", hint)]
     if not training.backward:
-        return [Finding("without a backward pass nothing is stored", path, "cpu", "leave it out")]
+        return [Finding("without a backward pass no activations are stored", path, "cpu", "leave it out")]
     if training.recompute.mode in ("none", "selective"):
-        text = f"what is offloaded are checkpoints, the inputs of recomputed layers, and recompute is {training.recompute.mode}"
+        text = f"offloading activations moves checkpoints, the inputs of recomputed layers, and recompute is {training.recompute.mode}"
         return [Finding(text, path, "cpu", "add training.recompute: full, or {every: k}")]
     if strategy == "torch-data-parallel":
         return [Finding(f"{strategy} is one process whose threads share one host", path, "cpu", "use ddp")]
@@ -198,7 +198,7 @@ def _fsdp(training: Training, parallelism: Parallelism) -> list[Finding]:
         hint = "write offload: {parameters: cpu, gradients: cpu, optimizer: cpu}, or use parallel.zero"
         findings.append(Finding(text, f"training.offload.{key}", value, hint))
     if training.optimizer.name == "adam-8bit":
-        findings.append(Finding("bitsandbytes steps on the GPU only", "training.optimizer", "adam-8bit", "use adamw"))
+        findings.append(Finding("bitsandbytes runs the optimizer on the GPU only", "training.optimizer", "adam-8bit", "use adamw"))
     if parallelism.data.accumulate == "every" and training.micro_batches > 1:
         text = "FSDP with CPUOffload does not accumulate gradients outside no_sync (PyTorch's FullyShardedDataParallel notes)"
         findings.append(Finding(text, "parallel.data.accumulate", "every", "use accumulate: no_sync"))

@@ -121,7 +121,7 @@ def _endless_findings(training: Training, parallelism: Parallelism) -> list[Find
     allowed: tuple[str, ...] = ("none", "ddp")
     if pipeline.post_validation:
         if name not in ZERO_BUBBLE:
-            text = f"post-validation lets ranks of zero-bubble schedules go on with the next step, and {name} is none"
+            text = f"post-validation lets ranks of zero-bubble schedules start the next step early, and {name} is none"
             findings.append(Finding(text, "parallel.pipeline.post_validation", True, f"use schedule {', '.join(ZERO_BUBBLE)}"))
         name, allowed = f"{name} with post-validation", ("none", "ddp", "zero1")
     elif name not in ENDLESS:
@@ -137,7 +137,7 @@ def _endless_findings(training: Training, parallelism: Parallelism) -> list[Find
         text = f"{name} is measured in its steady state, long after the first micro-batch"
         findings.append(Finding(text, "training.iteration", "first", "use steady"))
     if training.last_micro_batch:
-        text = f"{name} never ends a step, hence has no last micro-batch"
+        text = f"{name} never ends a step, so it has no last micro-batch"
         findings.append(Finding(text, "training.partial_micro_batch", True, "use a global batch of whole micro-batches"))
     if pipeline.schedule == "pipedream-2bw" and pipeline.step and pipeline.step < pipeline.size:
         text = f"pipedream-2bw needs at least as many micro-batches as pipeline stages (m >= p), but {pipeline.step} < {pipeline.size}"
@@ -152,19 +152,21 @@ def _overlap_findings(model: Model, training: Training, parallelism: Parallelism
         return []
     findings = []
     if not pipeline.overlap_sends:
-        text = "a slot that overlaps a forward with a backward has nobody who would wait for a blocking message: not supported yet"
+        text = "not supported yet: blocking messages with slots that overlap a forward and a backward"
         findings.append(Finding(text, "parallel.pipeline.overlap_sends", False, "use true, or a schedule of single passes"))
     if not parallelism.expert.batch_overlap:
         return findings
     path = "parallel.expert.batch_overlap"
     if not parallelism.exchanges_tokens:
-        text = "every rank holds all experts: there is no exchange that another micro-batch's compute could hide"
-        findings.append(Finding(text, path, True, "leave it out, or spread the experts (parallel.expert.size)"))
+        text = "every rank holds all experts, so there is no exchange that another micro-batch's compute could hide"
+        findings.append(Finding(text, path, True, "leave it out, or use expert parallelism (parallel.expert.size)"))
     if (modules := int(str(model.facts.get("mtp", 0)))) > 1:
-        text = f"passes side by side have one prediction module at most, not {modules} (Megatron-LM: transformer_config.py)"
+        text = f"overlapped passes support at most one prediction module, not {modules} (Megatron-LM: transformer_config.py)"
         findings.append(Finding(text, "model.mtp", modules, "use 1, or leave batch_overlap out"))
     if training.recompute.mode not in ("none", "selective"):
-        text = f"passes side by side do not go with recomputed layers (mode {training.recompute.mode}; Megatron-LM refuses them, too)"
+        text = (
+            f"overlapped passes cannot be combined with recomputed layers (mode {training.recompute.mode}; Megatron-LM refuses them, too)"
+        )
         findings.append(Finding(text, "training.recompute", training.recompute.mode, "use none, or {selective: [attention]}"))
     return findings
 
@@ -219,7 +221,7 @@ def _chosen_findings(model: Model, training: Training, parallelism: Parallelism)
         text = f"not supported yet: {what} over context ranks, which have only a part of the keys"
         findings.append(Finding(text, "parallel.context.size", parallelism.context.size, "use 1, or model.latent.chosen: 0"))
     if training.attention == "eager":
-        text = f"{what} has kernels of its own; eager attention would mask the scores of all keys, which is not supported yet"
+        text = f"{what} has its own kernels; eager attention with masked scores of all keys is not supported yet"
         findings.append(Finding(text, "training.attention", "eager", "leave it out"))
     return findings
 
@@ -240,7 +242,7 @@ def _product_findings(model: Model, training: Training, parallelism: Parallelism
         return []
     findings = []
     if parallelism.tensor.size > 1 and not parallelism.tensor.sequence_parallel:
-        text = f"{MATMULS} under tensor parallelism keeps what reduce-scatters return, and without sequence parallelism there are none"
+        text = f"{MATMULS} under tensor parallelism keeps the results of reduce-scatters, which exist only with sequence parallelism"
         findings.append(Finding(text, path, MATMULS, "use parallel.tensor.sequence_parallel: true, or recompute: full"))
     if any(isinstance(operator, GroupedLinear) for block in model.blocks for operator in block.operators):
         text = f"{MATMULS} counts the products of dense layers; those of experts are not supported"
@@ -266,7 +268,7 @@ def _region_findings(model: Model, training: Training) -> list[Finding]:
     findings = [Finding(f"{model.name} has no part {word} to recompute", path, shown, hint) for word in absent]
     dropped = [word for word in recompute.selective if word in ("layernorm", "moe_act")]
     if training.precision.matmul == "fp8" and casts is not None and casts.recipe == "delayed" and dropped:
-        text = f"with delayed scaling products keep fp8 copies of what {' and '.join(dropped)} would drop (so does Megatron-LM say)"
+        text = f"with delayed scaling, products keep fp8 copies of what {' and '.join(dropped)} would drop (as Megatron-LM states)"
         findings.append(Finding(text, path, shown, "use precision.recipe current, blockwise or mxfp8, or leave it out"))
     return findings
 
@@ -285,7 +287,7 @@ def _shard_findings(parallelism: Parallelism, replicas: int) -> list[Finding]:
         text = f"{replicas} replicas (data x context) / shard_size {shard} = {replicas / shard:.4g} is not whole"
         return [Finding(text, path, shard, f"use {' or '.join(legal)}")]
     if shard == 1:
-        return [Finding("a shard group of 1 rank shards nothing", path, shard, f"use strategy ddp, or shard_size {' or '.join(legal)}")]
+        return [Finding("a shard group of 1 rank has no effect", path, shard, f"use strategy ddp, or shard_size {' or '.join(legal)}")]
     return []
 
 
@@ -297,7 +299,7 @@ def tied_findings(plan: Plan) -> list[Finding]:
     """
     if plan.asynchronous and plan.parallelism.pipeline.schedule != "pipedream" and (plan.ties.across_stages or plan.ties.chunks):
         user = "further prediction modules" if plan.model.facts.get("mtp") else "the head"
-        text = f"not supported yet: ranks that step alone, with an embedding that is tied to {user}"
+        text = f"not supported yet: ranks that step independently, with an embedding tied to {user}"
         return [Finding(text, "parallel.pipeline.schedule", plan.parallelism.pipeline.schedule, _untied(plan.model))]
     data = plan.parallelism.data
     whole = data.custom is None and data.strategy in WHOLE and data.accumulate == "no_sync"

@@ -57,10 +57,10 @@ def share_findings(model: Model, training: Training, parallelism: Parallelism) -
 
     if data.custom is not None or data.strategy not in MEETING_ONCE:
         name = "a strategy of your own" if data.custom is not None else data.strategy
-        text = f"replicas with {min(shares)} to {max(shares)} micro-batches: under {name} they meet in every one, and some would never come"
+        text = f"replicas with {min(shares)} to {max(shares)} micro-batches: under {name} they synchronise in each, and some would never arrive"
         refuse(text, f"use parallel.data.strategy {' or '.join(MEETING_ONCE)}, or batch_split: even")
     if data.accumulate == "every":
-        refuse("gradients are reduced after every micro-batch, of which replicas have different numbers", "use accumulate: no_sync")
+        refuse("gradients are reduced after every micro-batch, and replicas have different numbers of them", "use accumulate: no_sync")
     if data.overlap_gather and data.strategy == "zero1":
         refuse(
             "not supported yet: parameters gathered under the first forward of replicas that begin at different ones",
@@ -77,11 +77,11 @@ def share_findings(model: Model, training: Training, parallelism: Parallelism) -
             "use batch_split: even",
         )
     if data.outer.size > 1:
-        refuse("not supported yet: an uneven batch among groups that step alone", "use batch_split: even")
+        refuse("not supported yet: an uneven batch with local steps", "use batch_split: even")
     if training.last_micro_batch:
         refuse("not supported yet: a smaller last micro-batch and an uneven batch", "use partial_micro_batch: false")
     if not training.backward:
-        refuse("without backward no replica waits for another", "use batch_split: even")
+        refuse("without a backward pass no replica waits for another", "use batch_split: even")
     if not found:
         found += _schedule_findings(training, parallelism, refuse_with=list(shares))
     return found

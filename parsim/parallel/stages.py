@@ -72,7 +72,7 @@ def _check_list(counts: list[int], stages: int, layers: int, filled: Sequence[bo
         text = f"{' + '.join(map(str, counts))} = {sum(counts)} layers, but the model has {layers}"
         findings.append(Finding(text, path, counts, "make the sum match"))
     if len(counts) == stages and any(count < 1 and not other for count, other in zip(counts, filled, strict=True)):
-        text = "every stage needs at least one layer, but for the first beside the embedding and the last beside the head"
+        text = "every stage needs at least one layer, except the first (embedding) and the last (head)"
         findings.append(Finding(text, path, counts))
     if findings:
         raise PlanError(findings)

@@ -234,7 +234,7 @@ def tensor_findings(model: Model, training: Training, parallelism: Parallelism) 
     rules = [("heads", model.heads), ("key-value heads", model.kv_heads), ("MLP width", int(str(model.facts.get("mlp", 0) or 0)))]
     if mixer := next((one for block in model.blocks for one in block.operators if isinstance(one, LinearAttention)), None):
         if mixer.kind == "mamba":
-            text = "not supported yet: tensor parallelism with Mamba's selective scan, whose choice of steps needs all channels"
+            text = "not supported yet: tensor parallelism with Mamba's selective scan, whose step sizes depend on all channels"
             return [Finding(text, path, size, "use data or pipeline parallelism")]
         rules += [("heads of linear attention", mixer.heads), ("key heads or groups of linear attention", mixer.key_heads)]
     for name, count in rules:
@@ -268,7 +268,7 @@ def _overlap_findings(tensor: TensorParallel, matmul: str) -> list[Finding]:
     for name in ("overlap_splits", "overlap_sms"):
         value, default = getattr(tensor, name), TensorParallel.__dataclass_fields__[name].default
         if tensor.overlap != "full" and value != default:
-            text = f"it is of user buffers, but the overlap is {tensor.overlap}"
+            text = f"it applies to user buffers, but the overlap is {tensor.overlap}"
             findings.append(Finding(text, f"parallel.tensor.{name}", value, "leave it out, or use overlap: full"))
     return findings
 

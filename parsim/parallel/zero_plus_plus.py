@@ -158,6 +158,8 @@ def findings(training: Training, parallelism: Parallelism, runtime: Runtime, rep
         legal = [str(n) for n in range(1, replicas + 1) if replicas % n == 0]
         found.append(Finding(text, "parallel.data.secondary_partition", ranks, f"use {' or '.join(legal)}"))
     if data.quantised_gradients and replicas % data.local_ranks:
-        text = f"{replicas} replicas do not fill machines of {data.local_ranks}: gradients travel inside and between equal ones"
+        text = (
+            f"{replicas} replicas do not fill machines of {data.local_ranks}: gradients are exchanged inside and between identical machines"
+        )
         found.append(Finding(text, "parallel.data.quantised_gradients", True, "use whole machines, or leave it out"))
     return found

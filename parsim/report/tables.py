@@ -110,7 +110,7 @@ def _speed(report: Metrics) -> RenderableType:
     estimate = report.estimate
     varied = report.measured.variability is not None
     if estimate.of == "bands" or varied:
-        _add(table, Text("In the mean of the runs" if varied else "Estimated", style="bold"))
+        _add(table, Text("Mean of the runs" if varied else "Estimated", style="bold"))
         _add(table, "Step time", seconds(estimate.step_time_s), "Tokens per second", number(estimate.tokens_per_s))
         trains = report.bill is None and estimate.time_to_train_s is not None
         _add(table, "MFU", percent(estimate.mfu), *(("Time to train", seconds(estimate.time_to_train_s)) if trains else ()))
@@ -136,7 +136,7 @@ def _variability(report: Metrics) -> Iterator[RenderableType]:
     if (varied := report.measured.variability) is None:
         return
     spread, causes = variability_text.spreads(varied), variability_text.causes(varied)
-    yield _shown(replace(spread, title="What the step becomes where things vary"))
+    yield _shown(replace(spread, title="The step with variability"))
     if causes is not None:
         yield _shown(replace(causes, title="What each cause does"))
     yield Padding(_text("\n".join(variability_text.notes(varied)), style="dim"), (1, 0, 0, 0))

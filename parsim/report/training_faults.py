@@ -39,7 +39,7 @@ class TrainingFault:
     def line(self) -> str:
         """What a terminal says."""
         if self.effect == "slower" and self.step_time is not None and self.speed is not None:
-            return f"{self.fault}: steps of {seconds(self.step_time)}, {percent(self.speed)} of the work meanwhile"
+            return f"{self.fault}: steps of {seconds(self.step_time)}, {percent(self.speed)} of the normal speed"
         if self.effect == "stands" and self.end is not None:
             return f"{self.fault}: training stands still for {seconds(self.end - self.begin)}"
         if self.effect == "fails":

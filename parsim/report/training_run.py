@@ -115,7 +115,7 @@ class TrainingWeeks:
         yield BillLine("Goodput", f"{points(run.goodput)} %", "goodput", f"on average {points(failures.goodput)} % (closed form)")
         if abs(run.ettr - run.goodput) > 1e-9:
             yield BillLine(
-                "Time in training", f"{points(run.ettr)} %", "ettr", "effective training time ratio: fewer replicas count as all"
+                "Time in training", f"{points(run.ettr)} %", "ettr", "effective training time ratio; reduced replicas count in full"
             )
         often = f"{number(run.wall / failures.mtbf)} expected, one every {seconds(failures.mtbf)}"
         yield BillLine("Failures", f"{len(run.struck):,}", "failures", often)
@@ -129,7 +129,7 @@ class TrainingWeeks:
             "of training" if best is None else f"of training; {seconds(best)} is best on average",
         )  # fmt: skip
         if self.pooled:
-            away = f"{number(failures.in_repair)} machines are in repair on average"
+            away = f"{number(failures.in_repair)} machines in repair on average"
             yield BillLine("Spares for 99 %", f"{failures.spares_for(CONFIDENCE):,}", "spares_99", away)
 
     def causes(self) -> str:

@@ -19,7 +19,7 @@ CAUSES = {
     "pause": "pauses of hosts",
 }
 """cause -> what it is called; others are called by their own name"""
-LEFT_OUT = "What follows are seconds of the undisturbed step: what varies (variability) is left out."
+LEFT_OUT = "Times below are of the undisturbed step, without variability."
 _ROWS = (("p5", 0.05), ("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
 
 
@@ -84,19 +84,19 @@ def share(part: float, whole: float) -> str:
 def notes(varied: RunStatistics) -> Iterator[str]:
     """What to know of these numbers."""
     if varied.causes:
-        words = "Alone: with this cause only; removed: with all others; in % of the undisturbed step."
-        yield f"{words} Means of the same {varied.cause_runs} runs with the same draws."
+        words = "Alone: with only this cause; removed: with all other causes; in % of the undisturbed step."
+        yield f"{words} Means over the same {varied.cause_runs} runs with the same random numbers."
     if varied.together is not None:
-        kinds = "Clusters are drawn without what differs from step to step, steps on the undisturbed cluster; the two are never pooled."
-        yield f"{kinds} A training on any cluster takes {seconds(varied.expected)} per step in the mean."
+        kinds = "Runs over clusters leave out step-to-step jitter; runs over steps use the undisturbed cluster. The two are never pooled."
+        yield f"{kinds} Averaged over clusters and steps, a training takes {seconds(varied.expected)} per step."
     if varied.runs < FEWEST_P95:
-        yield f"Fewer than {FEWEST_P95} runs say nothing of p5 and p95."
+        yield f"Fewer than {FEWEST_P95} runs are too few for p5 and p95."
     if len(varied.slowest) > 1:
         named = ", ".join(f"rank{'s' * ('-' in one.ranks or ',' in one.ranks)} {one.ranks} {percent(one.share)}" for one in varied.slowest)
         yield f"Slowest of a run: {named}."
     yield (
-        "The spread is the cluster's, not the error of the model: published runs were predicted without it, so that the estimate is the"
-        " mean of the runs, with no factor and no band of published runs."
+        "The spread describes the cluster, not the error of the model. Published runs were predicted without variability, so the estimate"
+        " is the mean of the runs, without the correction and the band from published runs."
     )
 
 

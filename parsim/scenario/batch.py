@@ -145,10 +145,10 @@ def counting_findings(settings: ScenarioSchema, model: Model) -> list[Finding]:
         text = f"{CONVENTIONS[convention].meaning} counts full training, and a part of {model.name} is frozen"
         findings.append(Finding(text, "report.flop_convention", convention, f"use {' or '.join(COUNTED)}"))
     if training.tokens is not None and not model.sequence:
-        hint = "leave it out; samples_per_s gives the time"
+        hint = "leave it out; the time follows from samples_per_s"
         findings.append(Finding(f"{model.name} has samples without tokens", "training.tokens", training.tokens, hint))
     if training.tokens is not None and training.examples is not None:
-        text = f"the training is {training.examples:,} examples long; its tokens say how long it is a second time"
+        text = f"the training is {training.examples:,} examples long; tokens would set its length a second time"
         findings.append(Finding(text, "training.tokens", training.tokens, "leave out tokens, or examples and epochs"))
     return findings
 

@@ -28,14 +28,14 @@ def uneven_batch(training: TrainingSection, data_size: int, wanted: Any, *, sequ
     if micro is None:
         raise PlanError(
             Finding(
-                "replicas differ in their number of micro-batches: of what size are these?",
+                "replicas have different numbers of micro-batches, so the micro-batch size must be given",
                 "training.micro_batch",
                 None,
                 "add micro_batch: 1",
             )
         )
     if training.gradient_accumulation != "auto":
-        text = "one number of micro-batches for all replicas, and a split that gives each its own"
+        text = "gradient_accumulation gives all replicas the same number of micro-batches, and batch_split gives each its own"
         count = training.gradient_accumulation
         raise PlanError(Finding(text, "training.gradient_accumulation", count, "leave it out, and write global_batch"))
     total, note, warnings = samples_of(training, micro, sequence=sequence)

@@ -95,7 +95,7 @@ class Builder(MachineBuilder):
             raise ScenarioError("the scenario cannot be built")  # unreachable: what is None has left a finding
         devices = self._kinds(cluster, gpus)
         if len({device.compute_capability > 0 for device in devices}) > 1:
-            text = f"{' and '.join(device.name for device in devices)} have no library of collectives in common (NCCL, RCCL)"
+            text = f"{' and '.join(device.name for device in devices)} have no communication library in common (NCCL, RCCL)"
             self._fail(TopologyError, [Finding(text, "cluster.nodes", None, "use GPUs of one maker in a job")])
         split = self._overlapping(self._spread(split, profile), profile)
         self.assumptions += expert_assumptions(self.settings.parallel, split) + outer_assumptions(split.data.outer)
@@ -130,9 +130,9 @@ class Builder(MachineBuilder):
         others_too = effects_of_others(wanted, devices, profile.name, strategy, self.assumptions)
         variability = variability_of(self.scenario, self.assumptions)
         if variability.causes and variability.runs == 1:
-            self.warnings.append(Finding("one run is the undisturbed step; nothing is drawn", "variability.runs", 1, "write runs: 200"))
+            self.warnings.append(Finding("one run is the undisturbed step; nothing is sampled", "variability.runs", 1, "write runs: 200"))
         if (found := self.scenario.found) is not None and not found["proven"]:
-            text = f"the search for the strategy was ended after {found['wall_s']:.0f} s: a faster one may be there"
+            text = f"the search for the strategy ended after {found['wall_s']:.0f} s without a proof; there may be a faster one"
             self.warnings.append(Finding(text, "parallel", "auto", "parsim plan searches to the end"))
         priced = pricing(self.settings, cluster, gpus, model, training[0], placed.data)
         economics = self._priced(priced)
@@ -392,7 +392,7 @@ class Builder(MachineBuilder):
         if self.settings.parallel.data.accumulate != "auto" or not training.backward:
             return split
         if training.shares or self.settings.parallel.data.batch_split == "balanced":
-            source = "replicas with different numbers of micro-batches can meet behind the last one only"
+            source = "replicas with different numbers of micro-batches can reduce gradients only after the last one"
             self._assume("accumulate", "no_sync", source, BATCH_SPLIT)
             return replace(split, data=replace(split.data, accumulate="no_sync"))
         found, record = accumulation(split, training.offload, training.micro_batches, profile)

@@ -165,7 +165,7 @@ class MachineBuilder:
             return cluster.placement(cluster.gpus)
         wanted = self.settings.cluster.gpus
         if self.settings.cluster.gpus_per_node != "all":
-            text = "the placement names the GPU of every rank: there is no other choice of them"
+            text = "the placement already names the GPU of every rank"
             raise TopologyError(Finding(text, "cluster.gpus_per_node", self.settings.cluster.gpus_per_node, "leave it out"))
         if wanted != "all" and wanted != len(placement):
             text = f"the placement names {len(placement)} GPUs, but cluster.gpus is {wanted}"

@@ -238,10 +238,10 @@ def _status(wanted: Features, runs: Sequence[KnownRun], stood: bool) -> str:
 def _basis(wanted: Features, kind: Sequence[KnownRun], errors: Mapping[str, Sequence[float]]) -> str:
     words = f"on {wanted.gpu} with {_WORDS[wanted.strategy]} and {wanted.precision} products"
     if not kind:
-        return f"no published run {words}; the band comes from less alike ones"
+        return f"no published run {words}; the band comes from less similar ones"
     off = 100 * fmean(fmean(found) for found in errors.values())
     many = f"{len(kind)} published run{'s' if len(kind) > 1 else ''}"
-    return f"{many} {words}, off by {off:.1f} % where nothing was fitted to their publishers; the band weighs all runs by how like they are"
+    return f"{many} {words}, off by {off:.1f} % when nothing was fitted to their publishers; the band weights all runs by similarity"
 
 
 def _near(wanted: Features, run: KnownRun) -> dict[str, Any]:

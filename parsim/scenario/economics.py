@@ -63,7 +63,7 @@ class Price(Kind):
             raise ValueError(f"{shown(value)} is not {rule}{self._hint(value)}")
         code, amount = (match[1] or match[3] or "").upper(), float(match[2].replace("_", ""))
         if code and code not in CURRENCIES:
-            raise ValueError(f"{shown(value)}: {code} is no currency that is known here; {did_you_mean(code, CURRENCIES) or 'write USD'}")
+            raise ValueError(f"{shown(value)}: {code} is not a known currency; {did_you_mean(code, CURRENCIES) or 'write USD'}")
         if amount > LARGEST_PRICE:
             raise ValueError(f"{shown(value)} is not {rule}")
         return Money(amount, code)

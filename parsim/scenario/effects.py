@@ -102,7 +102,7 @@ class EffectsKind(Kind):
             return value
         if not isinstance(value, Mapping):
             raise ValueError(
-                f"{shown(value)} is neither published, none nor a mapping of effects; {did_you_mean(str(value), ('published', 'none'))}"
+                f"{shown(value)} is not published, none or a mapping of effects; {did_you_mean(str(value), ('published', 'none'))}"
             )
         known = {effect.name: effect for effect in catalogue()}
         problems = []

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 RESTARTS = {"restart": 300.0, "elastic": 300.0, "hot_spare": 120.0, "replica": 180.0}
 """policy -> from when a failure is noticed until training goes on [s]"""
 _RESTART_SOURCES = {
-    "hot_spare": "assumption: processes of the machines that stand by are started already; connect, load, warm up",
+    "hot_spare": "assumption: processes on standby machines are already running; connect, load, warm up",
     "replica": "3 min instead of 10 on about 100,000 GPUs (Meta, arXiv 2602.00277)",
 }
 _RESTART_SOURCE = "assumption: detect, replace, load, warm up"
@@ -91,7 +91,7 @@ def reliability(job: Job) -> Reliability:
         elif len(lacking) == 1 or written:
             failing = section.mtbf_per_gpu is not None or section.failures
             path = ("mtbf_per_gpu" if section.mtbf_per_gpu is not None else "failures") if failing else written[0]
-            text = "there is no goodput, and failures cost nothing"
+            text = "goodput is not computed, and failures cost nothing"
             found.warnings.append(Finding(text, f"economics.{path}", None, f"add economics.{lacking[0]}"))
     if not lacking and not found.findings:
         _resolve(job, found)
@@ -137,11 +137,11 @@ def _contradictions(job: Job) -> list[Finding]:
         )
     if point.mode == "sync" and point.lag != "auto":
         refuse(
-            "a synchronous checkpoint is durable when training goes on", "checkpoint.lag", point.lag, "write mode: async, or leave it out"
+            "a synchronous checkpoint is durable when training resumes", "checkpoint.lag", point.lag, "write mode: async, or leave it out"
         )
     if point.bytes != "auto" and point.stall is not None and (point.mode == "sync" or point.lag != "auto"):
         refuse(
-            "what a checkpoint takes is given already: its bytes change nothing",
+            "the time of a checkpoint is already given, so its bytes have no effect",
             "checkpoint.bytes",
             point.bytes,
             "leave bytes or the times out",
@@ -151,12 +151,12 @@ def _contradictions(job: Job) -> list[Finding]:
     zeros |= {f"failures.{place}.per_gpu": one.per_gpu for place, one in enumerate(section.failures)}
     findings += [Finding("must be greater than 0", f"economics.{key}", 0) for key, value in zeros.items() if value == 0]
     if recovery.policy == "hot_spare" and recovery.spares == 0:
-        refuse("hot_spare needs machines that stand by", "recovery.spares", 0, "write for example spares: 8")
+        refuse("hot_spare needs standby machines", "recovery.spares", 0, "write for example spares: 8")
     if recovery.policy in ("elastic", "replica") and job.replicas < 2:
         text = f"{recovery.policy} goes on with the other replicas, and there is one (data parallel size {job.data.size})"
         refuse(text, "recovery.policy", recovery.policy, "write restart or hot_spare")
     elif recovery.policy == "replica" and job.data.strategy not in _WHOLE_COPIES:
-        text = f"{job.data.strategy} shards states over all replicas: one that leaves takes its shard with it"
+        text = f"{job.data.strategy} shards states over all replicas, so a lost replica loses its shard"
         refuse(text, "recovery.policy", "replica", "use hsdp or ddp, or the policy elastic")
     names = [one.cause for one in section.failures]
     for place, one in enumerate(section.failures):
@@ -206,7 +206,7 @@ def _resolve(job: Job, found: Reliability) -> None:
     size = checkpoint_bytes(job.model, job.training) if point.bytes == "auto" else point.bytes
     needs_size = point.stall is None or (point.mode != "sync" and point.lag == "auto")
     if needs_size and not size:
-        text, hint = f"{job.model.name} has no parameters that would say how large a checkpoint is", "write checkpoint_time"
+        text, hint = f"{job.model.name} has no parameters from which the size of a checkpoint could follow", "write checkpoint_time"
         path = "checkpoint.bandwidth" if point.bandwidth is not None else "checkpoint.stall"
         found.findings.append(Finding(text, f"economics.{path}", None, hint))
         return
@@ -218,14 +218,14 @@ def _resolve(job: Job, found: Reliability) -> None:
     if (interval + stall + facts["restart"]) / facts["mtbf"] > _HOPELESS:
         text = (
             f"{job.gpus:,} GPUs fail every {units.format_time(facts['mtbf'])}, a checkpoint takes {units.format_time(stall)} and a restart"
-            f" {units.format_time(facts['restart'])}: so much time passes without a failure less than once in {RARE} times"
+            f" {units.format_time(facts['restart'])}: that much time without a failure occurs less than once in {RARE} times"
         )
         path, value = ("mtbf_per_gpu", section.mtbf_per_gpu) if section.mtbf_per_gpu is not None else ("failures", None)
-        found.findings.append(Finding(text, f"economics.{path}", value, "check the three, or write checkpoints more often"))
+        found.findings.append(Finding(text, f"economics.{path}", value, "check these three values, or write checkpoints more often"))
         return
     if point.mode == "async" and interval and lag > interval + stall:
         between = f"{units.format_time(interval)} + {units.format_time(stall)}"
-        text = f"a checkpoint is durable after {units.format_time(lag)}, and the next one begins after {between}: they overtake each other"
+        text = f"a checkpoint is durable after {units.format_time(lag)}, and the next one begins after {between}: they would overlap"
         found.findings.append(Finding(text, "economics.checkpoint.interval", point.interval, "save less often, or faster"))
         return
     found.failures = facts

@@ -46,7 +46,7 @@ class LessKind(Kind):
                 raise ValueError(f"{shown(value)} is more than the link has; write a share from x0 to x1")
             return Less(share, text=f"x{share:g}")
         if isinstance(value, (int, float)) and not isinstance(value, bool) and value:
-            raise ValueError(f'{shown(value)} is neither a share nor a rate; write "x{value:g}" or "{value:g} GB/s"')
+            raise ValueError(f'{shown(value)} is not a share or a rate; write "x{value:g}" or "{value:g} GB/s"')
         return Less(None, physical(value, "rate"), str(value))
 
     def json_schema(self) -> JsonSchema:
@@ -112,8 +112,8 @@ class FaultSection(Section):
         if self.fallback != "none" and (what == "link" or not nothing):
             raise ValueError("a fallback is for a NIC that is down; leave it out")
         if "give_up" in self.model_fields_set and not nothing:
-            raise ValueError("what still moves is not given up; leave give_up out")
+            raise ValueError("give_up applies only to links that are down; leave it out")
         if "retry" in self.model_fields_set and (not nothing or self.until is None):
-            raise ValueError("nothing is tried anew where something still moves, or does not come back (until); leave retry out")
+            raise ValueError("retry applies only to links that are down and come back (until); leave it out")
         if self.until is not None and self.until <= self.at:
             raise ValueError(f"it is over (until, {self.until:g} s) before it happens (at, {self.at:g} s)")

@@ -172,7 +172,7 @@ def _nic(section: FaultSection, cluster: Cluster, known: NamedLinks) -> tuple[tu
     ports = cluster.machine(nic.node).ports
     links, name = known.cables(nic), f"NIC {nic.name}"
     if not links:
-        raise ScenarioError(Finding(f"{nic.name} is plugged into nothing: there is one machine", value=section.nic))
+        raise ScenarioError(Finding(f"{nic.name} is not connected: there is only one machine", value=section.nic))
     if section.fallback == "none":
         return links, name, ()
     if len(ports) < 2:
@@ -193,7 +193,7 @@ def _contradictions(found: Sequence[Broken]) -> list[Finding]:
     wires = [(path, fault) for path, fault in found if isinstance(fault, LinkFault)]
     for (path, one), (other_path, other) in combinations(wires, 2):
         if set(one.links) & set(other.links) and max(one.begin, other.begin) < min(one.end, other.end):
-            text = f"at {format_time(max(one.begin, other.begin))} both this ({other.name}) and {path} ({one.name}) say what a link carries"
+            text = f"at {format_time(max(one.begin, other.begin))} this ({other.name}) and {path} ({one.name}) both set a link's bandwidth"
             findings.append(Finding(text, other_path, suggestion="give the first an `until` before the second's `at`"))
     return findings
 

@@ -248,7 +248,7 @@ def open_input(path: Path) -> BinaryIO:
         first = None
     if first == b"":
         os.close(descriptor)
-        raise unreadable("is a pipe that nobody writes to, expected a file", name)
+        raise unreadable("is a pipe without a writer, expected a file", name)
     os.set_blocking(descriptor, True)
     rest = os.fdopen(descriptor, "rb")
     if first is None:

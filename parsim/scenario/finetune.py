@@ -124,7 +124,9 @@ def _contradictions(section: FinetuneSection, strategy: str) -> list[Finding]:
         text = f"{strategy} keeps whole weights on every rank"
         findings.append(Finding(text, f"{PATH}.base_sharded", True, f"use {' or '.join(SHARDED)}, or leave it out"))
     if section.flat_gradients and (strategy not in FSDP or section.base_sharded is False):
-        text = f"{strategy} has no flat parameters" if strategy not in FSDP else "whole frozen weights are in no flat parameter"
+        text = (
+            f"{strategy} has no flat parameters" if strategy not in FSDP else "unsharded frozen weights cannot be part of a flat parameter"
+        )
         findings.append(Finding(text, f"{PATH}.flat_gradients", True, "use strategy fsdp with base_sharded: true, or leave it out"))
     return findings
 

@@ -125,7 +125,7 @@ def load(
         For `trust_code` of a scenario that is not `trusted`.
     """
     if trust_code and not trusted:
-        raise ValueError("trust_code=True lets a scenario run code, trusted=False says that it must not: leave one of them out")
+        raise ValueError("trust_code=True allows a scenario to run code and trusted=False forbids it; leave one of them out")
     sources = _Sources(sealed=not trusted)
     name, path = "scenario", "" if trusted else files.SEALED
     if isinstance(source, Mapping):

@@ -70,13 +70,13 @@ def gathered_narrow(
         return precision, []
     path, casts = "training.precision.gather", precision.quantisation
     if casts is None:
-        text = f"{precision.name} has no fp8 products, whose weights could be gathered in fp8"
+        text = f"{precision.name} has no fp8 products, so no weights can be gathered in fp8"
         return precision, [Finding(text, path, "fp8", "leave gather out, or use preset: fp8")]
     if text := _gather_refusal(casts, settings, profile):
         return precision, [Finding(text, path, "fp8", "use gather: bf16")]
     if casts.library == TORCHAO:
         value = "one all-reduce of all weights' largest values a step (precompute_float8_dynamic_scale_for_fsdp)"
-        assumptions.append(Assumption("fp8_gather_scales", value, "torchtitan calls it behind the optimizer's step", "default"))
+        assumptions.append(Assumption("fp8_gather_scales", value, "torchtitan calls it after the optimizer step", "default"))
     return replace(precision, gathers_narrow=True, quantisation=replace(casts, arrives=True)), []
 
 
@@ -93,11 +93,11 @@ def _gather_refusal(casts: Quantisation, settings: ScenarioSchema, profile: Prof
             return "torchao casts weights before a gather for fsdp and hsdp of fsdp_version 2 alone"
         return "" if casts.recipe == "tensorwise" else f"torchao gathers weights in fp8 with tensorwise scales only, not {casts.recipe}"
     if data.strategy != "zero1" or profile.name not in _STORE_NARROW:
-        return f"not supported yet: weights stored in fp8 alone but for zero1 of {' and '.join(_STORE_NARROW)}"
+        return f"not supported yet: weights stored only in fp8, except with zero1 of {' and '.join(_STORE_NARROW)}"
     if casts.recipe not in ("delayed", "current", "blockwise"):
         return f"not supported yet: weights stored in {casts.recipe} alone"
     if settings.training.optimizer.name == "muon" or settings.training.offload.optimizer != "none":
-        return "not supported yet: weights stored in fp8 alone that muon or the host steps"
+        return "not supported yet: weights stored only in fp8 with Muon or an offloaded optimizer"
     return ""
 
 
@@ -107,13 +107,13 @@ def kept_layer_findings(precision: Precision, model: Model) -> list[Finding]:
     if not first and not last:
         return []
     if precision.quantisation is None:
-        return [Finding(f"{precision.name} has no fp8 products, so no layers are kept from them", path, [first, last], "leave it out")]
+        return [Finding(f"{precision.name} has no fp8 products, so keep_layers has no effect", path, [first, last], "leave it out")]
     findings = []
     if first + last > layers:
         text = f"{first} first and {last} last layers are {first + last}, but {model.name} has {layers}"
         findings.append(Finding(text, path, [first, last], f"use at most {layers // 2}"))
     if precision.quantisation.recipe == "delayed":  # Megatron-LM, megatron/core/transformer/transformer_config.py
-        text = "delayed scaling reduces the largest values of all layers together, so that single layers cannot leave fp8"
+        text = "delayed scaling reduces the maxima of all layers together, so single layers cannot be excluded from fp8"
         findings.append(Finding(text, path, [first, last], "use recipe: current, or leave keep_layers out"))
     return findings
 

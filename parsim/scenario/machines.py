@@ -54,7 +54,7 @@ def group(topology: str | Mapping[str, Any], gpus: int | None = None, nodes: int
     if wanted < 1 or count < 1 or wanted % count or wanted > count * each:
         spread = f"{wanted} GPUs on {count} machines of {machine.name} with {each} each"
         fitting = [number for number in range(1, wanted + 1) if wanted % number == 0 and wanted // number <= each]
-        repair = f"as many on every machine: --nodes {' or '.join(map(str, fitting[:4]))}" if fitting else "at least one GPU"
+        repair = f"the same number on every machine: --nodes {' or '.join(map(str, fitting[:4]))}" if fitting else "at least one GPU"
         raise TopologyError(Finding(spread, "--gpus", wanted, repair))
     cluster = machine if count == 1 else machines(topology, count)
     return cluster, tuple(cluster.gpu(node, local) for node in range(count) for local in range(wanted // count))

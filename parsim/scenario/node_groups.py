@@ -58,7 +58,7 @@ def group_findings(tree: Mapping[str, Any]) -> list[Finding]:
         return found
     found = []
     if topology is not None:
-        text = "the list of nodes names the topologies of all machines; a topology beside it has none"
+        text = "the list of nodes names the topologies of all machines, so cluster.topology has no effect"
         found.append(Finding(text, "cluster.topology", topology, "leave topology out, or write nodes as a number"))
     if not all(isinstance(group, Mapping) for group in nodes) or not isinstance(regions, list):
         return found
@@ -87,7 +87,7 @@ def _region_findings(nodes: list[Any], regions: list[Any]) -> list[Finding]:
     if not found and len(used) > 1:
         missing = [name for name in used if name and name not in known]
         for name in missing:
-            text = f"region {name} is joined with no other"
+            text = f"region {name} is not joined to another region"
             neighbour = next(other for other in used if other != name) or "a"
             hint = f"add regions: [{{between: [{neighbour}, {name}], bandwidth: 1 Gb/s, latency: 30 ms}}]"
             found.append(Finding(text, "cluster.regions", None, hint))

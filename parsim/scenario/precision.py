@@ -77,7 +77,7 @@ _HINTS = {
 
 
 _STORED = {
-    "fp8": "weights stay 16 bits or more but for gather: fp8 (Megatron-LM's --fp8-param-gather)",
+    "fp8": "weights have 16 bits or more, except with gather: fp8 (Megatron-LM's --fp8-param-gather)",
     "int8": "no recipe trains weights and gradients of 8 bits; precision: int8 multiplies in int8, adam-8bit keeps its states in 8 bits",
 }
 """types of weights that are refused, and what there is"""
@@ -228,7 +228,7 @@ def _size(key: str, value: Any) -> Any:
     if key == "recipe":
         if value != "auto" and value not in RECIPES:
             hint = _RECIPE_HINTS.get(str(value), "") or did_you_mean(str(value), tuple(RECIPES)) or f"write one of {', '.join(RECIPES)}"
-            raise ValueError(f"recipe: {shown(value)} is no recipe of narrow products; {hint}")
+            raise ValueError(f"recipe: {shown(value)} is not a recipe for fp8, int8 or 4-bit products; {hint}")
         return value
     if key == "gather":
         if value not in GATHERS:

@@ -34,7 +34,7 @@ _SHARE_SOURCES = {
 }
 BESIDE = 0.5
 """power of a machine beside its GPUs over the TDP of these"""
-_BESIDE_SOURCE = "at most 8.4 kW measured on a node with 8 x 700 W of GPUs: 2.8 kW beside them (arXiv 2412.08602)"
+_BESIDE_SOURCE = "at most 8.4 kW measured on a node with 8 x 700 W of GPUs: 2.8 kW for the rest (arXiv 2412.08602)"
 
 
 @dataclass
@@ -71,7 +71,7 @@ def pricing(
         "reasons": reasons,
     }
     if idle := cluster.installed_gpus - len(gpus):
-        text = f"{idle:,} of {cluster.installed_gpus:,} GPUs are idle, and paid for: machines are paid whole"
+        text = f"{idle:,} of {cluster.installed_gpus:,} GPUs are idle but billed: machines are billed as a whole"
         result.warnings.append(Finding(text, "cluster.gpus", len(gpus), _busier(cluster, gpus, training, data.size)))
     facts |= _prices(section, cluster, result, reasons)
     facts["power"] = _power(section, cluster, gpus, result, reasons)
@@ -173,7 +173,7 @@ def _hardware(section: EconomicsSection, cluster: Cluster, result: Pricing, *, r
     if bought is None:
         return None
     if rented:
-        text = "rented and bought at once: gpu_hour and purchase are two ways to pay for the same machines"
+        text = "both gpu_hour and purchase are given: machines are either rented or bought"
         result.findings.append(Finding(text, "economics.purchase", None, "leave one of them out"))
     if (bought.node is None) == (bought.gpu is None):
         text = "a purchase needs one price, of a node or of a gpu"

@@ -84,7 +84,7 @@ def muon_findings(section: OptimizerSection, devices: Sequence[Device]) -> list[
     lacking = next((device for device in devices if not can_multiply(device, "bf16")), None)
     if section.name != "muon" or lacking is None:
         return []
-    text = f"Muon's iterations multiply in bf16, which {lacking.name} has not: {_GENERATION['bf16']}"
+    text = f"Muon's iterations need bf16 products, which {lacking.name} does not have: {_GENERATION['bf16']}"
     return [Finding(text, "training.optimizer.name", "muon", "use adamw, or a newer device")]
 
 
@@ -111,7 +111,7 @@ def attention_findings(kernel: str, order: Sequence[str], devices: Sequence[Devi
     reason = _refusal(kernel, devices, precision, model.head_dim)
     order = kernels_for(model, order)
     if not reason and kernel != "eager" and model.facts.get("relative_buckets") and kernel not in _WITH_BIAS:
-        reason = f"{kernel} has no bias on the scores, which {model.name} adds by relative position"
+        reason = f"{kernel} does not support a bias on the scores, which {model.name} adds by relative position"
     if not reason:
         return []
     instead = attention_kernel(order, devices, precision, model.head_dim)
@@ -124,7 +124,7 @@ def keep_findings(stated: Sequence[str] | None, precision: Precision, model: Mod
         return []
     path, shown = "training.precision.keep", list(stated)
     if not precision.narrow:
-        text = f"{precision.name} has no fp8 products, so nothing is kept from them"
+        text = f"{precision.name} has no fp8 products, so keep has no effect"
         return [Finding(text, path, shown, "leave keep out, or use preset: fp8")]
     operators = [operator for block in model.blocks for operator in block.operators]
     present = {

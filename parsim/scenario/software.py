@@ -290,7 +290,12 @@ def blocking_findings(section: HostSection, parallel: Parallelism) -> list[Findi
     findings = []
     if section.graphs:
         findings.append(
-            Finding("a CUDA graph is one launch: there are no kernels to wait for", path, True, "use host.graphs or host.blocking")
+            Finding(
+                "a CUDA graph is a single launch, so the host cannot wait for single kernels",
+                path,
+                True,
+                "use host.graphs or host.blocking",
+            )
         )
     asked = (
         (parallel.tensor.size > 1 and parallel.tensor.overlap != "none", "parallel.tensor.overlap", "none"),
@@ -298,7 +303,7 @@ def blocking_findings(section: HostSection, parallel: Parallelism) -> list[Findi
         (data.strategy in ("ddp", "zero1", "zero2") and data.size > 1 and data.overlap_reduce, "parallel.data.overlap_reduce", "false"),
         (data.overlap_gather, "parallel.data.overlap_gather", "false"),
     )
-    text = "the host waits for every kernel, those of collectives included: nothing overlaps"
+    text = "the host waits for every kernel, including those of collectives, so nothing overlaps"
     findings += [Finding(text, path, True, f"write {key}: {value}") for applies, key, value in asked if applies]
     if data.strategy in ("zero3", "fsdp", "hsdp"):
         findings.append(Finding(f"not supported yet: {data.strategy} without prefetching", path, True, "use zero1, zero2 or ddp"))

@@ -34,7 +34,7 @@ def oversold_warning(box: object, relative_to: str | None) -> list[Finding]:
     problem = oversold(box, relative_to) if isinstance(box, Mapping) and "node" not in box else None
     if problem is None:
         return []
-    return [Finding(f"{problem.message}; the box is taken as it is written", problem.path, None, problem.suggestion)]
+    return [Finding(f"{problem.message}; the machine is taken as written", problem.path, None, problem.suggestion)]
 
 
 def one_machine(box: Mapping[str, Any], relative_to: str | None) -> str:

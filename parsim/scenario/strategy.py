@@ -302,7 +302,7 @@ def with_shared_outputs(model: Model, section: ParallelSection) -> Model:
         what = "a transformer, whose layers tensor parallelism splits" if model.sequence else "a network without fully connected layers"
         raise PlanError(Finding(f"{model.name} is {what}", path, ranks, "leave it out"))
     if section.expert != ExpertSection():
-        raise PlanError(Finding("parallel.expert is of experts, and this network has none", path, ranks, "leave parallel.expert out"))
+        raise PlanError(Finding("parallel.expert needs experts, and this network has none", path, ranks, "leave parallel.expert out"))
     return shared
 
 
@@ -339,7 +339,9 @@ def outer_assumptions(outer: OuterLoop) -> list[Assumption]:
     """What is taken for granted where groups of replicas step alone."""
     if outer.size == 1:
         return []
-    text = "what local steps do to the loss is not known" + ("; steps beside an exchange are not slowed by it" * (outer.overlap_steps > 0))
+    text = "the effect of local steps on the loss is not known" + (
+        "; an exchange does not slow the steps that it overlaps with" * (outer.overlap_steps > 0)
+    )
     return [Assumption("outer_exchange", "time only", text, "default")]
 
 
@@ -349,7 +351,7 @@ def expert_assumptions(parallel: ParallelSection, split: Parallelism) -> list[As
         return []
     section, found = parallel.expert, []
     if split.expert.imbalance == 1.0:
-        source = "as with a balancing loss or bias that has done its work; measured loads differ from layer to layer"
+        source = "as with a converged balancing loss or bias; measured loads differ from layer to layer"
         found.append(Assumption("expert_load", "even", source, "default"))
     if section.dispatcher == "auto":
         source = "of NCCL, as most recipes of Megatron-LM set it (--moe-token-dispatcher-type alltoall)"

@@ -85,7 +85,7 @@ EXAMPLES = {
 
 def unfilled(tree: Mapping[str, Any]) -> list[Finding]:
     """A finding for every value that is still to be filled in."""
-    text = "is still to be filled in: the imported configuration does not say it"
+    text = "must be filled in: the imported configuration does not state it"
     return [Finding(text, path, PLACEHOLDER, f"write {EXAMPLES.get(path, 'a value')}") for path in _holes(tree, "")]
 
 

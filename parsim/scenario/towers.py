@@ -37,12 +37,12 @@ def length_findings(model: Model, section: TrainingSection) -> list[Finding]:
     findings = []
     encoder, vision = model.facts.get("encoder"), model.facts.get("vision")
     if not encoder and section.target_sequence_length != "auto":
-        text = f"{model.name} has no decoder with a sequence of its own"
+        text = f"{model.name} has no separate decoder sequence"
         findings.append(Finding(text, TARGET, section.target_sequence_length, "leave it out"))
     if not vision and section.images != "auto":
-        findings.append(Finding(f"{model.name} sees no images beside a text", IMAGES, section.images, "leave it out"))
+        findings.append(Finding(f"{model.name} has no image input next to text", IMAGES, section.images, "leave it out"))
     if section.image_size != "auto" and not model.facts.get("image_sizes"):
-        text = f"{model.name} has no images whose size a scenario could choose"
+        text = f"{model.name} has a fixed image size"
         findings.append(Finding(text, IMAGE_SIZE, section.image_size, "leave it out"))
     length, fixed = section.sequence_length, model.facts.get("sequence_length")
     if encoder and fixed is not None and length not in (None, fixed):

@@ -101,7 +101,9 @@ def _parts(value: Any) -> tuple[str, ...]:
         raise ValueError(f"selective: {shown(value)} is not a list of {', '.join(SELECTABLE)}")
     known = tuple(Choice(SELECTABLE).check(SPELLED.get(part, part) if isinstance(part, str) else part) for part in parts)
     if MATMULS in known and not set(known) <= {MATMULS, "attention"}:
-        raise ValueError(f"selective: {MATMULS} recomputes all but every second product and fused attention: only attention goes with it")
+        raise ValueError(
+            f"selective: {MATMULS} recomputes everything except every second product and fused attention; only attention can be added"
+        )
     return known
 
 

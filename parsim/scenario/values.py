@@ -132,10 +132,10 @@ class Quantity(Kind):
             return value
         number = units.physical(value, self.dimension)
         if number < self.minimum:
-            raise ValueError(f"{shown(value)} is less than {self.minimum:g}, the least that makes sense here")
+            raise ValueError(f"{shown(value)} is less than {self.minimum:g}, the smallest allowed value")
         if number > self.maximum:
             limit = units.format_bytes(self.maximum) if self.dimension == "bytes" else units.format_time(self.maximum)
-            raise ValueError(f"{shown(value)} is more than {limit}, the most that makes sense here")
+            raise ValueError(f"{shown(value)} is more than {limit}, the largest allowed value")
         return number
 
     def json_schema(self) -> JsonSchema:

@@ -52,7 +52,7 @@ class SlowSection(Section):
         if (self.rank is None) == (self.node is None):
             raise ValueError("either rank or node; for example {rank: 5, speed: 0.8}")
         if self.speed == 0 and (self.begin is None or self.end is None):
-            raise ValueError("speed 0 stands still: give from and to, or write a fault, {rank: 5, at: 1 s, kind: hang}")
+            raise ValueError("speed 0 stops the rank: give from and to, or write a fault, {rank: 5, at: 1 s, kind: hang}")
         if self.end is not None and self.end <= (self.begin or 0.0):
             raise ValueError(f"it is over (to, {self.end:g} s) before it begins (from, {self.begin or 0.0:g} s)")
         return self

@@ -150,7 +150,7 @@ class _Converter:
             return number
         where = nearest(self.origins, path) or (self.name, None, None)
         written = f"{'-' if number < 0 else ''}{str(abs(number))[:12]}..."
-        message = f"{written!r} is a whole number beyond anything real (more than 1e30)"
+        message = f"{written!r} is larger than the limit of 1e30"
         self.findings.append(Finding(message, path, written).at(*where))
         return 0
 

@@ -69,7 +69,7 @@ def _circle(chain: Sequence[Op]) -> list[str]:
     jumps = [(one, other) for one, other in edges if set(one.lanes).isdisjoint(other.lanes)] or edges
     lines = []
     for (one, other), (following, _) in zip(jumps, jumps[1:] + jumps[:1], strict=True):
-        behind = "" if other == following else f", which stands behind {_name(following)}"
+        behind = "" if other == following else f", which comes after {_name(following)}"
         lines.append(f"  {_name(one)}  <-- waits for {_name(other)}{behind}")
     return lines
 

@@ -41,7 +41,7 @@ class Worth(NamedTuple):
         bands = ", ".join(f"±{100 * self.bands[number]:.0f} % {edge}" for number, edge in zip((0, 1, 3), edges, strict=True))
         lines = [f"# healthy machines that run alone: {bands}"]
         if self.tail:
-            lines.append(f"# slow ones: down to {100 * self.tail:.0f} % less bandwidth (one cluster, ten jobs: 236 to 329 GB/s)")
+            lines.append(f"# slow machines: down to {100 * self.tail:.0f} % less bandwidth (one cluster, ten jobs: 236 to 329 GB/s)")
             lines.append(f"# network: {self.network}")
         return lines
 
@@ -65,5 +65,5 @@ def _network(cluster: Cluster) -> str:
     numbers = f"{kind.name}, {kind.capacity / 1e9:.4g} GB/s each way"
     if kind.planned:
         numbers += f" ({100 * kind.capacity / kind.planning:.3g} % of the line rate)"
-    numbers += f", {kind.message_latency * 1e6:.3g} us per message, {kind.handshake * 1e6:.3g} us to agree on a large one"
-    return numbers + ("" if known.measured else "; nobody measured such a network: assumptions")
+    numbers += f", {kind.message_latency * 1e6:.3g} us per message, {kind.handshake * 1e6:.3g} us handshake for a large one"
+    return numbers + ("" if known.measured else "; no published measurement of such a network: assumptions")

@@ -87,7 +87,7 @@ def subject(name: str, sequence: int | None = None) -> Subject:
     except InputError as error:
         raise type(error)(_placed(error.findings, "models", name)) from None
     if model.facts.get("family") == "stages":
-        text = f"{label} is known by measured stage times; it has no FLOP to count"
+        text = f"{label} is defined by measured stage times, so it has no FLOP to count"
         raise ModelError(Finding(text, "MODEL", name, "name an architecture"))
     return Subject(model, _sequence(model, sequence))
 

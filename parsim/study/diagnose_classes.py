@@ -234,10 +234,10 @@ def refuse(built: Built) -> None:
     """Raise `PlanError` where a step cannot be compared with a trace."""
     pipeline = built.parallelism.pipeline
     if pipeline.post_validation:
-        text = "ranks that go on with the next step alone have no step that a trace could be compared with"
+        text = "ranks that start the next step independently have no common step to compare with a trace"
         raise PlanError(Finding(text, "parallel.pipeline.post_validation", True, "give --step-time alone"))
     if pipeline.schedule.startswith("pipedream"):
-        text = "a schedule without a flush has no step that a trace could be compared with"
+        text = "a schedule without a flush has no single step to compare with a trace"
         raise PlanError(Finding(text, "parallel.pipeline.schedule", pipeline.schedule, "give --step-time alone"))
 
 

@@ -73,7 +73,7 @@ def _strange_shapes(plan: Plan, products: Mapping[Shape, int]) -> str:
         return ""
     largest, expected = max(unknown, key=lambda shape: unknown[shape]), max(own, key=lambda shape: own[shape])
     return (
-        f"{share:.0%} of the work of its matrix products has shapes that the scenario has none of: the most in "
+        f"{share:.0%} of the work of its matrix products is in shapes that the scenario does not have: the most in "
         f"{' x '.join(map(str, largest))} ({products[largest]} times); the scenario's most in {' x '.join(map(str, expected))} in any order"
     )
 

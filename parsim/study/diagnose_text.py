@@ -25,8 +25,8 @@ MEMORY = (
     "communicators."
 )
 UNDECIDED = (
-    "A step time alone cannot decide between these: each of them gives the same step. The order is how far each value lies from what was "
-    "found in validation, no probability. A trace decides (--profile), or the command beside a cause."
+    "A step time alone cannot distinguish these causes: each gives the same step time. They are ordered by how far each value lies from "
+    "those seen in validation, not by probability. To decide, use a trace (--profile) or the command next to a cause."
 )
 
 
@@ -49,7 +49,7 @@ def _another_job(evidence: Evidence | None) -> list[str]:
     """What says that the trace is of another job, before anything is concluded from it."""
     if evidence is None or not evidence.another_job:
         return []
-    lines = wrapped("! The trace seems to be of another job than the scenario; what follows would then explain nothing:")
+    lines = wrapped("! The trace seems to come from a different job than the scenario. If so, the rest of this answer is meaningless:")
     return [*lines, *(line for reason in evidence.another_job for line in wrapped(f"- {reason}", hang="  "))]
 
 
@@ -61,8 +61,10 @@ def _gap(diagnosis: Diagnosis, evidence: Evidence | None) -> list[str]:
         lines.append(f"measured {seconds(measured)}, predicted {seconds(predicted)}: {signed(diagnosis.gap)} ({share:+.1%})")
         band = diagnosis.report.measured.confidence.step_band(predicted)
         if diagnosis.expected and evidence is None and band is not None:
-            known = f"80 % of the published runs like it lie between {seconds(band[0])} and {seconds(band[1])}"
-            lines += wrapped(f"Nothing asks for an explanation: {known}. What follows is what would explain the rest.")
+            known = f"80 % of similar published runs lie between {seconds(band[0])} and {seconds(band[1])}"
+            lines += wrapped(
+                f"No explanation is needed: {known}. The rest of this answer lists what would explain the remaining difference."
+            )
     if diagnosis.question.peak_memory is not None:
         peak = diagnosis.report.peak_memory
         lines.append(f"measured {format_bytes(diagnosis.question.peak_memory)} at the peak, predicted {format_bytes(peak)}")
@@ -78,10 +80,10 @@ def _alone(diagnosis: Diagnosis) -> list[str]:
     lines = []
     if explaining:
         tried = [(str(number), *_row(one), one.step) for number, one in enumerate(explaining, 1)]
-        title = "What would explain it, each alone, the most plausible first"
+        title = "Possible causes, each sufficient alone, most plausible first"
         lines.append(_table(("", "cause", "now", "would have to be", "plausible", "step"), tried, title))
     else:
-        lines.append("Nothing that was tried explains it alone.")
+        lines.append("No single cause that was tried explains it.")
     if failing:
         tried = [("", *_row(one), one.step) for one in failing]
         lines += ["", _table(("", "cause", "now", "at its bound", "plausible", "step"), tried, "What cannot explain it alone")]
@@ -134,7 +136,7 @@ def shown(cause: UncertainParameter, value: float) -> str:
 
 def _memory(diagnosis: Diagnosis) -> list[str]:
     measured = diagnosis.question.peak_memory or 0
-    title = f"What the peak would be otherwise (measured {format_bytes(measured)})"
+    title = f"Memory peak with other settings (measured {format_bytes(measured)})"
     rows: list[tuple[Content, ...]] = [
         (*cause.overrides(), flow(cause.now), format_bytes(one.peak), f"{one.peak / measured:.0%}", one.step)
         for one in diagnosis.memory[:8]
@@ -143,11 +145,11 @@ def _memory(diagnosis: Diagnosis) -> list[str]:
     lines = [_table(("setting", "instead of", "peak", "of the measured", "step"), rows, title)] if rows else [title, _NO_SETTING]
     if diagnosis.overhead is not None:
         text_ = (
-            f"software.memory.overhead={format_bytes(diagnosis.overhead)} alone would explain it: buffers that are no tensor of the model, "
+            f"software.memory.overhead={format_bytes(diagnosis.overhead)} alone would explain it: buffers outside the model, "
             "other processes, fragmentation."
         )
     else:
-        text_ = "The run took less than predicted: no overhead explains that; look at recomputation, precision and the loss."
+        text_ = "The run used less memory than predicted, which no overhead can explain; check recomputation, precision and the loss."
     return [
         *lines,
         *wrapped(text_),
@@ -174,23 +176,23 @@ def _classes(evidence: Evidence) -> list[str]:
 
 def _attributed(evidence: Evidence) -> list[str]:
     if not evidence.best:
-        return wrapped(
-            f"No class stands out: all are within what predictions are off (chi2 {evidence.before:.1f}). Nothing asks for a cause."
-        )
+        return wrapped(f"No class stands out: all are within the usual prediction error (chi2 {evidence.before:.1f}). No cause is needed.")
     rows = [(str(number), *_fitted(one), one.step or "-") for number, one in enumerate(evidence.ranking[:6], 1)]
-    table = _table(("", "cause", "now", "fitted", "plausible", "step with it alone"), rows, "Causes by how well they explain the classes")
+    table = _table(
+        ("", "cause", "now", "fitted", "plausible", "step with it alone"), rows, "Causes, by how well they explain the kernel classes"
+    )
     both = " and ".join(_named(evidence, name) for name in evidence.best)
     left = f"It leaves chi2 {evidence.after:.1f} of {evidence.before:.1f}."
     lines = [table, *wrapped(f"Best: {both}. {left}")]
     if not evidence.described:
         lines += wrapped(
-            "! Much is left over: the scenario may not be that of this run. Compare ranks of collectives, numbers of kernels, the batch."
+            "! Much remains unexplained: the scenario may not describe this run. Compare ranks of collectives, kernel counts and the batch."
         )
     lines += _commands([one.cause for one in evidence.ranking[:3]], "To confirm")
     unseen = [cause for cause in evidence.unseen if isinstance(cause, UncertainParameter)]
     if unseen:
         names = ", ".join(dict.fromkeys(cause.title for cause in unseen))
-        lines += wrapped(f"Leave no mark on these ranks, so nothing is said about them: {names}.")
+        lines += wrapped(f"Not visible on these ranks, so undetermined: {names}.")
     return lines
 
 
@@ -214,7 +216,7 @@ def _fitted(one: Attribution) -> tuple[str, str, str, str]:
 def _wires(diagnosis: Diagnosis, wires: NcclEvidence) -> list[str]:
     lines = [f"What {wires.file} says"]
     if (one := wires.wire) is not None:
-        verdict = "as assumed: the wires are not the cause" if one.as_assumed else f"{one.factor:.2f} of what is assumed"
+        verdict = "as assumed: the links are not the cause" if one.as_assumed else f"{one.factor:.2f} of what is assumed"
         lines += wrapped(
             f"{one.kind} on {one.ranks} GPUs of {one.nodes} machine{'s' * (one.nodes > 1)}, {one.sizes} sizes from 64 MiB on: {verdict}"
         )

@@ -68,7 +68,7 @@ def read_wires(path: str | Path, built: Built, causes: Sequence[UncertainParamet
     except ScenarioError:
         if paths is None:
             repair = "give the output of nccl-tests (all_reduce_perf), or of the run with NCCL_DEBUG=INFO"
-            raise ScenarioError(Finding("says nothing about how collectives ran", suggestion=repair, file=name)) from None
+            raise ScenarioError(Finding("has no information about collectives", suggestion=repair, file=name)) from None
         log = None
     wire = _measured(log, name, built, causes) if log is not None else None
     return NcclEvidence(name, wire, paths, tuple(_remarks(paths, built)) if paths is not None else ())
@@ -146,8 +146,8 @@ def _remarks(paths: Paths, built: Built) -> list[tuple[str, str]]:
         remarks.append(("network", "InfiniBand without GPUDirect RDMA: every message is copied through host memory"))
     shared, peer = paths.count("SHM"), paths.count("P2P")
     if shared > peer and built.cluster.device(built.gpus[0]).has("p2p"):
-        remarks.append(("pcie", "GPUs of a machine talk through host memory (SHM), not directly (P2P)"))
-        remarks.append(("nvlink", "GPUs of a machine talk through host memory (SHM): NVLink is not used"))
+        remarks.append(("pcie", "GPUs of a machine communicate through host memory (SHM), not directly (P2P)"))
+        remarks.append(("nvlink", "GPUs of a machine communicate through host memory (SHM): NVLink is not used"))
     for key, value in paths.environment:
         if key in (
             "NCCL_P2P_DISABLE",

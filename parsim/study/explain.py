@@ -52,7 +52,7 @@ class Explanation:
     @property
     def summary(self) -> str:
         """One paragraph in plain words."""
-        return " ".join(_sentences(self))
+        return " ".join([*_causes_in_words(self), *_changes_in_words(self)])
 
 
 def explain(scenario: Scenario, *, jobs: int | None = None, watch: Watch | None = None) -> Explanation:
@@ -104,30 +104,37 @@ def _roofline_document(roof: Roofline) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _sentences(explanation: Explanation) -> list[str]:
+def _causes_in_words(explanation: Explanation) -> list[str]:
+    """What the step waits for, and what a faster network would save."""
     report, step = explanation.report, explanation.report.step_time
     fits = "" if not report.measured.memory.devices else f" and {'fits' if report.fits else 'does not fit'}"
-    known = " What follows is simulated." if report.estimate.of == "bands" else ""
+    known = " Times below are simulated." if report.estimate.of == "bands" else ""
     said = [f"One step takes {step_text(step, report.estimate, report.measured.variability)}{fits}.{known} {_capital(report.limiter)}."]
     first = explanation.causes[0]
     said.append(f"The longest part of the critical path is {first.name} ({seconds(first.seconds)}, {percent(first.seconds / step)}).")
-    free = by_name(explanation.what_ifs, "a network that costs nothing")
+    free = by_name(explanation.what_ifs, "an ideal network")
     if free is not None:
         if free.effect > -SMALL:
-            said.append("The network is not the problem: even one that costs nothing would save less than 0.5 %.")
+            said.append("The network is not the problem: an infinitely fast one would save less than 0.5 %.")
         else:
-            said.append(f"With a network that costs nothing it would take {seconds(free.step_time)} ({_signed(free)}).")
-    for start, words in (("NVLink", "NVLink between these GPUs"), ("GPUs that reach", "Peer-to-peer transfers over PCIe")):
+            said.append(f"With an infinitely fast network the step would take {seconds(free.step_time)} ({_signed(free)}).")
+    for start, words in (("NVLink", "NVLink between these GPUs"), ("peer-to-peer", "peer-to-peer transfers over PCIe")):
         wires = by_name(explanation.what_ifs, start)
         if wires is not None and wires.effect < -SMALL:
-            said.append(f"{words} would make it {seconds(wires.step_time)} ({_signed(wires)}).")
+            said.append(f"With {words} it would take {seconds(wires.step_time)} ({_signed(wires)}).")
+    return said
+
+
+def _changes_in_words(explanation: Explanation) -> list[str]:
+    """The other changes that help, what one slow GPU costs, and the assumption that matters most."""
+    report, said = explanation.report, []
     helpful = (one for one in explanation.what_ifs if one.fits and one.effect < -SMALL)
-    best = [one for one in helpful if not one.change.name.startswith(("a network", "NVLink"))]
+    best = [one for one in helpful if not one.change.name.startswith(("an ideal network", "NVLink", "peer-to-peer"))]
     if best:
         names = "; ".join(f"{one.change.name}, {seconds(one.step_time)} ({_signed(one)})" for one in best[:3])
-        said.append(f"What helps most: {names}.")
+        said.append(f"Other changes that help: {names}.")
     else:
-        said.append("None of the changes tried makes it faster by 0.5 %.")
+        said.append("No other change tried saves 0.5 % or more.")
     if straggler := _straggler(explanation):
         said.append(straggler)
     sure = next((one for one in report.measured.assumptions if one.effect is not None), None)
@@ -135,8 +142,8 @@ def _sentences(explanation: Explanation) -> list[str]:
         low, high = sure.effect.step_time_s
         less, more = sure.effect.peak_bytes
         said.append(
-            f"The assumption that matters most is {sure.name} = {sure.value}: with what else it might be, the step takes {seconds(low)} to"
-            f" {seconds(high)} and the peak is {gib(less)} to {gib(more)} GiB."
+            f"The assumption that matters most is {sure.name} = {sure.value}: over its plausible values the step takes {seconds(low)} to"
+            f" {seconds(high)} and the memory peak ranges from {gib(less)} to {gib(more)} GiB."
         )
     return said
 
@@ -151,7 +158,9 @@ def _straggler(explanation: Explanation) -> str:
     if report.bill is not None and report.bill.cost_per_step is not None and report.bill.time_per_step:
         cost = f", or {money(lost * report.bill.cost_per_step / report.bill.time_per_step * DAY, report.bill.economics.currency)} a day"
     idle = number(lost * report.measured.ranks.total)
-    return f"With {slow.change.name} it would take {seconds(slow.step_time)} ({_signed(slow)}): as much as {idle} idle GPUs{cost}."
+    return (
+        f"With {slow.change.name} the step would take {seconds(slow.step_time)} ({_signed(slow)}): as wasteful as {idle} idle GPUs{cost}."
+    )
 
 
 def _signed(one: WhatIf) -> str:
@@ -173,7 +182,9 @@ def _lines(explanation: Explanation, file: str) -> Iterator[str]:
     yield report.measured.name
     yield recipe(report.measured)
     yield ""
-    yield fill(explanation.summary, width)
+    yield fill(" ".join(_causes_in_words(explanation)), width)
+    yield ""
+    yield fill(" ".join(_changes_in_words(explanation)), width)
     yield from left_out(report.measured)
     yield from _causes(explanation)
     yield from _what_ifs(explanation, file, width)
@@ -189,9 +200,9 @@ def _causes(explanation: Explanation) -> Iterator[str]:
     rows = [[row.name, unit.cell(row.seconds), points(row.seconds / step), f"{row.count:,}"] for row in shown]
     if rest := explanation.causes[_ROWS:]:
         left = math.fsum(row.seconds for row in rest)
-        rows.append([f"{len(rest)} more", unit.cell(left), points(left / step), f"{sum(row.count for row in rest):,}"])
+        rows.append([f"{len(rest)} others", unit.cell(left), points(left / step), f"{sum(row.count for row in rest):,}"])
     yield ""
-    yield "Critical path: what the step waits for, one after the other"
+    yield "Critical path: what the step waits for, by cause"
     yield Table([Column("Cause", align="left"), Column("", unit.name), Column("[%]"), Column("Ops")], rows).text()
 
 
@@ -199,7 +210,7 @@ def _what_ifs(explanation: Explanation, file: str, width: int) -> Iterator[str]:
     done = [one for one in explanation.what_ifs if not one.refused]
     notable = [one for one in done if abs(one.effect) >= _NOTHING]
     yield ""
-    yield "What if: each simulated anew; time of the same samples"
+    yield "What if: each change simulated; time for the same number of samples"
     if notable:
         unit = time_unit(max(one.step_time for one in notable))
         rows = [
@@ -215,9 +226,9 @@ def _what_ifs(explanation: Explanation, file: str, width: int) -> Iterator[str]:
             yield fill(f"{one.change.name}: not possible, {one.refused}", width)
         elif not one.fits and explanation.report.fits:
             yield f"{one.change.name}: would not fit."
-    best = next((one for one in notable if one.effect < 0 and not one.change.name.startswith("a network that costs nothing")), None)
+    best = next((one for one in notable if one.effect < 0 and not one.change.name.startswith("an ideal network")), None)
     if best is not None:
-        yield f"To see more of {best.change.name!r}: parsim run {quote(file)} {' '.join(map(quote, best.change.overrides))}"
+        yield f"For the full report of {best.change.name!r}: parsim run {quote(file)} {' '.join(map(quote, best.change.overrides))}"
 
 
 def _bar(one: WhatIf, among: Sequence[WhatIf]) -> str:
@@ -260,12 +271,14 @@ def assumptions(report: Report) -> Iterator[str]:
             tried = ", ".join(effect.tried[:4]) + (", …" if len(effect.tried) > 4 else "")
             rows.append([_name(one), one.value[:20], *times, *peaks, tried])
     yield ""
-    yield "Assumptions by their effect on this answer: what the step and the peak become with what else they might be"
+    yield "Assumptions by their effect: the range of the step and of the peak over each one's plausible values"
     words = [Column("Assumption", align="left"), Column("Value", align="left")]
     numbers = [Column("Step [%] from"), Column("to"), Column("Peak [GiB] from"), Column("to")]
-    yield Table([*words, *numbers, Column("Tried instead", align="left", margin=1)], rows).text()
+    yield Table([*words, *numbers, Column("Alternatives tried", align="left", margin=1)], rows).text()
     unknown = len(report.measured.assumptions) - len(known)
-    yield "Names without a dot are set with assumptions.NAME=VALUE." + (f" {unknown} more have no alternative." if unknown else "")
+    yield "Set a name without a dot as assumptions.NAME=VALUE." + (
+        f" {unknown} others have no plausible alternative to try." if unknown else ""
+    )
 
 
 def _name(assumption: Assumption) -> str:

@@ -166,11 +166,11 @@ def flops(question: FlopsQuestion) -> FlopsAnswer:
         for option, value in needed:
             if value is not None:
                 hint = "add for example --tokens 2T, or leave it out"
-                findings.append(Finding("concerns the time of a training, whose tokens are not given", option, value, hint))
+                findings.append(Finding("applies to the time of a training, but no tokens are given", option, value, hint))
     elif gpu is None:
         findings.append(Finding("the time of a training needs a GPU", "--tokens", question.tokens, "add for example --gpu a100"))
     if question.depth is not None and not question.tree:
-        findings.append(Finding("levels are of a tree of modules", "--depth", question.depth, "add --tree, or leave it out"))
+        findings.append(Finding("--depth needs --tree", "--depth", question.depth, "add --tree, or leave it out"))
     if of is not None and not of.model.sequence and question.tokens is not None:
         findings.append(Finding(f"{of.model.name} has samples without tokens", "--tokens", question.tokens, "leave it out"))
     tokens = quantity(question.tokens, "count", "--tokens", findings)
@@ -305,8 +305,8 @@ def _parts(answer: FlopsAnswer) -> Iterator[str]:
     per_unit = answer.total / (answer.question.batch * answer.of.sequence)
     yield f"All together {format_flop(answer.total)}, {per_unit:,.15g} FLOP per {answer.of.unit}."
     yield (
-        "FLOP are those of matrix products, 2 per multiply-add, causal attention by half, without what a fused attention kernel computes"
-        " again in the backward pass; bytes are what the kernels read and write once,"
+        "FLOP are those of matrix products, 2 per multiply-add, causal attention by half, without the recomputation inside fused"
+        " attention backward; bytes are what the kernels read and write once,"
         f" attention in one fused kernel, the rest {'fused' if answer.question.fused else 'as eager PyTorch does it'}."
     )
 
@@ -343,4 +343,4 @@ def _time(time: TrainingTime, unit: str, *, training: bool) -> Iterator[str]:
     yield f"  time  {time.flop:.4e} / ({share}) = {time.seconds:.4e} s = {format_time(time.seconds)}"
     yield f"  all   {time.gpus:,} x {time.seconds / 3600:,.6g} h = {time.gpu_hours:,.6g} GPU-hours"
     if training:
-        yield "  An MFU is one only with its convention: take both from the same source."
+        yield "  An MFU depends on its FLOP convention: take both from the same source."

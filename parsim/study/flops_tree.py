@@ -177,9 +177,9 @@ def tree_text(root: Module, passes: tuple[str, ...], depth: int | None, *, timed
             row += (module.seconds, _share(module.seconds, seconds), flop / module.seconds if module.seconds else 0.0)
         rows.append(row)
     yield Table(columns, rows).text()
-    yield "A multiply-accumulate (MAC) is 2 FLOP; what is counted of the passes is said with the conventions in docs/flops-and-mfu.md."
+    yield "A multiply-accumulate (MAC) is 2 FLOP; docs/flops-and-mfu.md says which passes each convention counts."
     if timed:
-        yield "Times are of the kernels one after another on one GPU, without what a step hides, waits for or sends (`parsim run`)."
+        yield "Times are kernel times in sequence on one GPU, without overlap, waits or communication (see `parsim run`)."
 
 
 def _share(value: float, whole: float) -> float:

@@ -204,7 +204,7 @@ class ScheduleDeadlockError(DeadlockError):
             located(entry, finding) for entry in entries for finding in deadlock(entry.rows, entry.overlapped, entry.directions)
         ]
         self.circles = {entry.label: circle_text(entry) for entry in entries}
-        blocks = [f"circle of waiting in {label}:\n  " + "\n  ".join(lines) for label, lines in self.circles.items() if lines]
+        blocks = [f"cycle of dependencies in {label}:\n  " + "\n  ".join(lines) for label, lines in self.circles.items() if lines]
         super().__init__("\n".join([*map(str, self.findings), *blocks]))
 
 
@@ -225,7 +225,7 @@ def circle_text(entry: LabSchedule) -> list[str]:
         behind = ring[(number + 1) % len(ring)][2]
         lines.append(
             f"{place(slot)} waits for {place(need)}"
-            + (f", which stands behind {precedence.name(behind)}" if need not in precedence.pair(behind) else "")
+            + (f", which comes after {precedence.name(behind)}" if need not in precedence.pair(behind) else "")
         )
     return lines
 

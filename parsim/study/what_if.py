@@ -32,11 +32,11 @@ Watch = Callable[[Iterable[Outcome[Figures]], int], Iterable[Outcome[Figures]]]
 STRAGGLER = 0.8
 """speed of the slow rank"""
 _BOUNDLESS = "1 EB/s"
-"""of a link that costs nothing"""
+"""of an ideal link"""
 SLOW_RANK = "rank "
 """how the name of that change begins"""
 _FREE = 1e6
-"""times as fast: a link that costs nothing"""
+"""times as fast: an ideal link"""
 _NVLINKS = (("nvlink3", 12, 2021), ("nvlink4", 18, 2023), ("nvlink5", 18, 9999))
 """link kind, links of a GPU, last year of the GPUs beside it (DGX A100, HGX H100 and HGX B200 user guides)"""
 
@@ -138,7 +138,7 @@ def _lost_nic(built: Built, report: Report) -> Iterator[Change]:
 
 
 def _links(scenario: Scenario, built: Built, report: Report) -> Iterator[Change]:
-    """Each kind of link that carries something, all of them, transfers without staging, and a network that costs nothing."""
+    """Each kind of link that carries something, all of them, transfers without staging, and an ideal network."""
     used = dict.fromkeys(row.kind.removesuffix("-trunk") for row in report.links if row.bytes)  # a trunk is many links of its kind
     kinds = [kind for kind in used if kind != REGION_LINK]
     for kind in kinds:
@@ -150,14 +150,14 @@ def _links(scenario: Scenario, built: Built, report: Report) -> Iterator[Change]
         yield Change("links between regions x2", (f"cluster.regions={flow(wider)}",))
     staged = () if built.cluster.machine(0).p2p else ("cluster.set.node.p2p=true",)
     if staged and len(built.gpus) > 1:
-        yield Change("GPUs that reach each other over PCIe (peer-to-peer)", staged)
+        yield Change("peer-to-peer transfers over PCIe", staged)
     if kinds:
         free = [f"cluster.set.links.{kind}.latency=0 s" for kind in kinds]
         faster = [_scaled_link(scenario, kind, _FREE) for kind in kinds]
         if REGION_LINK in used:
             near = [{**link, "bandwidth": _BOUNDLESS, "latency": "0 s"} for link in scenario.tree["cluster"]["regions"]]
             free.append(f"cluster.regions={flow(near)}")
-        yield Change("a network that costs nothing", ("cluster.collectives.profile=ring", *staged, *faster, *free))
+        yield Change("an ideal network: infinitely fast, no latency", ("cluster.collectives.profile=ring", *staged, *faster, *free))
 
 
 def _scaled_link(scenario: Scenario, kind: str, factor: float) -> str:
@@ -213,7 +213,7 @@ def _device(scenario: Scenario, built: Built) -> Iterator[Change]:
     yield Change("GPU FLOP/s x2", peaks)
     yield Change("memory bandwidth +50 %", (scaled(scenario, "cluster.set.device.memory.bandwidth", 1.5),))
     if built.runtime.host != Host():
-        yield Change("CUDA graphs: the host is never late", ("software.host.graphs=true",))
+        yield Change("CUDA graphs: no wait for the host", ("software.host.graphs=true",))
 
 
 def _uneven(scenario: Scenario, built: Built) -> Iterator[Change]:

@@ -46,7 +46,7 @@ def test_a_time_alone_says_that_it_cannot_decide(scenario, capsys):
     step = simulate(load(scenario)).step_time
     assert execute(["diagnose", scenario, "--step-time", f"{1.2 * step!r} s"]) == 0
     out = capsys.readouterr().out
-    assert "A step time alone cannot decide between these" in " ".join(out.split())
+    assert "A step time alone cannot distinguish these causes" in " ".join(out.split())
     assert "GEMM efficiency" in out
     assert "NIC bandwidth (ib-hdr)" in out
     assert max(map(len, out.splitlines())) < 140
@@ -153,7 +153,7 @@ def test_sockets_where_the_scenario_has_infiniband(scenario, capsys, tmp_path):
         (["--profile", "job.yaml"], "not JSON"),
         (["--step-time", "1 s", "--perfetto", "x.json"], "--perfetto goes with --profile"),
         (["--step-time", "1 s", "--steps", "3"], "--steps goes with --profile"),
-        (["--step-time", "1 s", "--nccl-log", "job.yaml"], "says nothing about how collectives ran"),
+        (["--step-time", "1 s", "--nccl-log", "job.yaml"], "has no information about collectives"),
         (["--step-time", "1 s", "training.micro_batch=0"], "micro_batch"),
     ],
 )

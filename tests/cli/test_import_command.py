@@ -57,7 +57,7 @@ def test_holes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "warning: cluster.topology  is left to fill in; a name of `parsim list topologies`" in err
     code, _, err = run("run", str(out), capsys=capsys)
     assert code == 2
-    assert f"{out}:5:1  model  is still to be filled in: the imported configuration does not say it; write a name of" in err
+    assert f"{out}:5:1  model  must be filled in: the imported configuration does not state it; write a name of" in err
 
 
 def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:

@@ -181,7 +181,7 @@ def refusal(model, **settings):
     return [f"{finding.path}: {finding.message}; {finding.suggestion}" for finding in caught.value.findings]
 
 
-BALANCE = "; every rank of causal attention holds two chunks, so that all have equal work"
+BALANCE = "; with causal attention every rank holds two chunks, so that all have equal work"
 ULYSSES = {"method": "ulysses"}
 REFUSED = {
     "two chunks per rank": (
@@ -217,7 +217,7 @@ REFUSED = {
     "a pooled token": (("vit-base", {"context": 2, "sequence_length": 197}), "whose head needs one token of the whole sample"),
     "eager attention": (
         ("gpt2", {"context": 2, "attention": "eager"}),
-        ("not supported yet: ring with eager attention, which keeps no log-sum-exp of its rows to merge blocks by; "
+        ("not supported yet: ring with eager attention, which stores no log-sum-exp of its rows for merging blocks; "
         "use a fused training.attention such as flash2, or context.method ulysses, where every rank sees whole samples"),
     ),
     "ALiBi": (("mpt-7b", {"context": 2}), "not supported yet: ring with ALiBi"),

@@ -105,7 +105,7 @@ def test_nodes_exchange_less_than_under_fsdp():
     ("settings", "text"),
     [
         ({"strategy": "hsdp", "shard_size": 3}, "8 replicas (data x context) / shard_size 3 = 2.667 is not whole; use 2 or 4 or 8"),
-        ({"strategy": "hsdp", "shard_size": 1}, "a shard group of 1 rank shards nothing; use strategy ddp, or shard_size 2 or 4 or 8"),
+        ({"strategy": "hsdp", "shard_size": 1}, "a shard group of 1 rank has no effect; use strategy ddp, or shard_size 2 or 4 or 8"),
         ({"strategy": "fsdp", "shard_size": 4}, "fsdp has no shard groups; leave it out, or use strategy hsdp"),
     ],
 )

@@ -261,7 +261,7 @@ def test_the_optimizer_takes_longer_and_less_with_more_ranks():
         (tree("fsdp", tensor={"size": 2}), "not supported yet: Muon under fsdp with matrices that are split otherwise"),
         (OLD, "Muon's iterations multiply in bf16, which V100 SXM2 32GB has not"),
         (tree("ddp", {"name": "adamw", "newton_schulz_steps": 6}), "adamw orthogonalises nothing"),
-        (tree("ddp", {"name": "muon", "padded_parts": True}), "ddp has no parts of buckets that ranks own"),
+        (tree("ddp", {"name": "muon", "padded_parts": True}), "ddp does not assign parts of buckets to ranks"),
         (tree("ddp", {"name": "lion", "tensor_mode": "duplicated"}), "lion orthogonalises nothing"),
         (
             {**tree("zero1"), "parallel": {"data": {"strategy": "zero1", "optimizer_instances": 2}}},

@@ -62,7 +62,7 @@ def test_devices_and_pipes_are_written_to_and_not_replaced(tmp_path: Path) -> No
     os.mkfifo(pipe)
     with pytest.raises(InputError, match="pipe  cannot be written: No such device or address"):
         write_file(pipe, b"1")
-    with pytest.raises(InputError, match="is a pipe that nobody writes to, expected a file"):
+    with pytest.raises(InputError, match="is a pipe without a writer, expected a file"):
         read_text(pipe)
     with pytest.raises(InputError, match="is a device, expected a file"):
         read_text(Path("/dev/zero"))

@@ -196,9 +196,9 @@ def test_idle_gpus_are_paid_for() -> None:
     """4 of 8 with a batch of 16 samples in micro-batches of 2: 8 replicas divide it; of 12 of 16 no more do than 8."""
     idle = [str(finding) for finding in built(gpus=4).warnings if finding.path == "cluster.gpus"]
     (text,) = idle
-    assert "4 of 8 GPUs are idle, and paid for: machines are paid whole; with cluster.gpus 8 fewer are" in text
+    assert "4 of 8 GPUs are idle but billed: machines are billed as a whole; with cluster.gpus 8 fewer are" in text
     (text,) = [str(finding) for finding in built(gpus=6).warnings if finding.path == "cluster.gpus"]
-    assert "2 of 8 GPUs are idle, and paid for: machines are paid whole; no larger number divides the batch" in text
+    assert "2 of 8 GPUs are idle but billed: machines are billed as a whole; no larger number divides the batch" in text
     assert [finding for finding in built(gpus=4, tokens=None).warnings if finding.path == "cluster.gpus"] == []
 
 
@@ -264,7 +264,7 @@ def test_half_of_what_goodput_needs(section: dict[str, Any], path: str, lacks: s
     assert job.economics is not None
     assert economics(job.economics).failures is None
     assert lacks in job.economics["reasons"]["goodput"]
-    assert warned(job) == [f"{path}: there is no goodput, and failures cost nothing"]
+    assert warned(job) == [f"{path}: goodput is not computed, and failures cost nothing"]
 
 
 def test_a_checkpoint_of_a_model_without_parameters() -> None:
@@ -275,7 +275,7 @@ def test_a_checkpoint_of_a_model_without_parameters() -> None:
         "parallel": {"pipeline": {"size": 4}},
         "economics": {"mtbf_per_gpu": "50_000 h", "checkpoint_bandwidth": "10 GB/s"},
     }
-    with pytest.raises(InputError, match="has no parameters that would say how large a checkpoint is; write checkpoint_time"):
+    with pytest.raises(InputError, match="has no parameters from which the size of a checkpoint could follow; write checkpoint_time"):
         build(load(tree))
 
 

@@ -45,7 +45,7 @@ def test_contradictions_are_found_all_at_once():
     assert problems({"base_sharded": True}) == [("base_sharded", "ddp keeps whole weights on every rank")]
     assert problems({"flat_gradients": True}, "zero3") == [("flat_gradients", "zero3 has no flat parameters")]
     assert problems({"flat_gradients": True, "base_sharded": False}, "fsdp") == [
-        ("flat_gradients", "whole frozen weights are in no flat parameter")
+        ("flat_gradients", "unsharded frozen weights cannot be part of a flat parameter")
     ]
 
 

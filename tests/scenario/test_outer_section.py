@@ -148,7 +148,7 @@ def test_random_differences_are_not_for_groups_that_step_alone() -> None:
         ({"size": 2, "local_steps": 10, "fragments": 3}, {}, "10 local steps / 3 fragments = 3.333 is not whole"),
         ({"size": 2, "local_steps": 10, "fragments": 5, "overlap_steps": 3}, {}, "begins every 10 / 5 = 2 steps, but each may take 3"),
         ({"local_steps": 10}, {}, "local_steps 10 are of groups of replicas that step alone, and there is one"),
-        ({"size": 2}, {"strategy": "hsdp"}, "not supported yet: groups of replicas that step alone with hsdp"),
+        ({"size": 2}, {"strategy": "hsdp"}, "not supported yet: local steps with hsdp"),
         ({"size": 2}, {"pipeline": {"size": 2, "schedule": "pipedream"}}, "with ranks that update without waiting"),
     ],
 )

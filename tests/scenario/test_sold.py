@@ -100,7 +100,7 @@ def test_an_explicit_box_is_taken_as_it_is_written_with_a_warning():
     built = build(load(scenario({"topology": {"gpu": "h100", "count": 64}})))
     assert built.cluster.gpus == 64
     (warning,) = [str(one) for one in built.warnings if "is sold" in str(one)]
-    assert "no machine with 64 h100 is sold: the largest has 8; the box is taken as it is written; 8 nodes of hgx-h100" in warning
+    assert "no machine with 64 h100 is sold: the largest has 8; the machine is taken as written; 8 nodes of hgx-h100" in warning
     assert not [one for one in build(load(scenario({"topology": {"gpu": "h100", "count": 8}}))).warnings if "is sold" in str(one)]
 
 

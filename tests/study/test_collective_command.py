@@ -127,8 +127,8 @@ def test_the_table_on_the_command_line(capsys):
     assert [line.split()[0] for line in lines[3:6]] == ["1024", "2048", "4096"]
     assert lines[6:] == [
         "# healthy machines that run alone: ±40 % below 1 MiB, ±25 % to 512 MiB, ±10 % beyond",
-        "# slow ones: down to 30 % less bandwidth (one cluster, ten jobs: 236 to 329 GB/s)",
-        "# network: ib-ndr, 49 GB/s each way (98 % of the line rate), 0 us per message, 0 us to agree on a large one",
+        "# slow machines: down to 30 % less bandwidth (one cluster, ten jobs: 236 to 329 GB/s)",
+        "# network: ib-ndr, 49 GB/s each way (98 % of the line rate), 0 us per message, 0 us handshake for a large one",
     ]
 
 
@@ -136,9 +136,9 @@ def test_the_table_on_the_command_line(capsys):
     ("topology", "nodes", "bands", "tail", "said"),
     [
         ("hgx-h100", 1, ONE, 0.0, ""),
-        ("aws-p5", 2, TWO, 0.3, "20 us per message, 15 us to agree on a large one"),
+        ("aws-p5", 2, TWO, 0.3, "20 us per message, 15 us handshake for a large one"),
         ("aws-p5", 4, MORE, 0.3, "95 % of the line rate"),
-        ("8x-rtx-4090-pcie", 2, TWO, 0.3, "nobody measured such a network: assumptions"),
+        ("8x-rtx-4090-pcie", 2, TWO, 0.3, "no published measurement of such a network: assumptions"),
     ],
 )
 def test_what_a_prediction_is_worth(topology, nodes, bands, tail, said):

@@ -49,7 +49,7 @@ def test_another_job_is_told_by_all_that_differs(job):
     assert world == "the trace is of 8 ranks, the scenario has 2"
     # 3 x 2 x 4096 x 11008 x 4096 of that and 2 x 1024 x 3072 x 768
     assert shapes.startswith(
-        "100% of the work of its matrix products has shapes that the scenario has none of: the most in 4096 x 11008 x 4096 (3"
+        "100% of the work of its matrix products is in shapes that the scenario does not have: the most in 4096 x 11008 x 4096 (3"
     )
     assert "matrix products per step on rank 0, the scenario has" in numbers
     assert groups == "its collectives are among 8 ranks, the scenario's among 2"

@@ -41,7 +41,7 @@ def test_zero3_over_pcie_waits_for_its_collectives(over_pcie):
     assert "AllGather among 8 data ranks" in over_pcie.summary
     nvlink = next(one for one in over_pcie.what_ifs if one.change.name.startswith("NVLink"))
     assert 1 < nvlink.step_time < 10
-    assert f"NVLink between these GPUs would make it {nvlink.step_time:.3g} s" in over_pcie.summary
+    assert f"With NVLink between these GPUs it would take {nvlink.step_time:.3g} s" in over_pcie.summary
     changed = simulate("llama-7b-zero3-8x-rtx-4090", *nvlink.change.overrides)
     assert changed.step_time == nvlink.step_time
     assert any(row.kind == "nvlink4" and row.bytes for row in changed.links)
@@ -81,7 +81,7 @@ def test_a_lost_nic_costs_what_the_step_with_that_fault_takes():
 
 def test_a_free_network_leaves_no_communication():
     report = simulate("bert-ddp-8x-v100-pcie")
-    free = next(one for one in what_ifs(load("bert-ddp-8x-v100-pcie"), report, jobs=1) if one.change.name.startswith("a network"))
+    free = next(one for one in what_ifs(load("bert-ddp-8x-v100-pcie"), report, jobs=1) if one.change.name.startswith("an ideal network"))
     assert report.breakdown["data_comm"] > 0.2 * report.step_time
     left = simulate("bert-ddp-8x-v100-pcie", *free.change.overrides)
     assert exposed_communication(left.breakdown) < 0.002 * free.step_time

@@ -499,9 +499,9 @@ def test_a_deadlock_names_the_slot_and_the_circle(folder, capsys):
     assert err.splitlines() == [
         "own.csv:2:15  rank 0 position 1, B0.0: deadlock: waits for B1.0, which is at rank 1 position 2",
         "own.csv:3:9  rank 1 position 0, F1.1: deadlock: waits for F0.1, which is at rank 0 position 2",
-        "circle of waiting in own.csv:",
-        "  B0.0 (rank 0 position 1, own.csv:2:15) waits for B1.0 (rank 1 position 2, own.csv:3:21), which stands behind F1.1",
-        "  F1.1 (rank 1 position 0, own.csv:3:9) waits for F0.1 (rank 0 position 2, own.csv:2:21), which stands behind B0.0",
+        "cycle of dependencies in own.csv:",
+        "  B0.0 (rank 0 position 1, own.csv:2:15) waits for B1.0 (rank 1 position 2, own.csv:3:21), which comes after F1.1",
+        "  F1.1 (rank 1 position 0, own.csv:3:9) waits for F0.1 (rank 0 position 2, own.csv:2:21), which comes after B0.0",
     ]
     assert not (folder / "figure.pdf").exists()
     code, out, _ = run(capsys, "own.csv --json")

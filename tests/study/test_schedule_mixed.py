@@ -164,7 +164,7 @@ def test_an_overlap_can_deadlock_where_single_passes_run(tmp_path, monkeypatch, 
     assert execute(["schedule", "own.csv"]) == 4
     err = capsys.readouterr().err
     assert "own.csv:1:7  rank 0 position 1, F0.1&B0.0: deadlock: waits for B1.0, which is at rank 1 position 2" in err
-    assert "F0.1&B0.0 (rank 0 position 1, own.csv:1:7) waits for B1.0 (rank 1 position 2, own.csv:2:13), which stands behind F1.1" in err
+    assert "F0.1&B0.0 (rank 0 position 1, own.csv:1:7) waits for B1.0 (rank 1 position 2, own.csv:2:13), which comes after F1.1" in err
 
 
 # -- any legal table ----------------------------------------------------------------------------------------------------

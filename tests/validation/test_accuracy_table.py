@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import matplotlib
 import pytest
 from recorded_runs import SCORES, predict_runs
+
+from parsim.scenario.confidence import known_runs
+from parsim.validation.accuracy_drawing import accuracy_drawing
+from parsim.validation.bands import band_scores
 
 MATPLOTLIB = "3.11.2"
 """its version that drew the figure"""
@@ -34,3 +40,13 @@ def test_rows_left_out_are_counted() -> None:
 def test_the_figure_shows_the_recorded_errors() -> None:
     made = predict_runs.picture(replace(SCORES, grades=("left-out",)), "svg")
     assert predict_runs.FIGURE.read_bytes() == made, "run validation/runs/predict.py pages"
+
+
+def test_the_drawing_by_source_is_the_one_of_the_recorded_errors() -> None:
+    made = accuracy_drawing(SCORES, band_scores(known_runs()))
+    assert predict_runs.BY_SOURCE.read_text(encoding="utf-8") == made, "run validation/runs/predict.py pages"
+    said = re.findall(r"<title>(.+): ([\d.]+) % a priori, ([\d.]+) % left out, band", made)
+    rows = [line.split(" | ") for line in predict_runs.table(SCORES).splitlines()]
+    assert [(unescape(title), f"{prior} %", f"{left} %") for title, prior, left in said[:-1]] == [
+        (row[0].removeprefix("| "), row[2], row[3]) for row in rows if len(row) > 4 and row[1][0].isdigit() and "**" not in row[2]
+    ]

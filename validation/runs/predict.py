@@ -5,7 +5,7 @@
 
 - results.csv: seconds of every row and grade, and the peak memory, with the hash of the row's inputs; other sources stay as they are
 - parsim/catalogue/published_runs.csv: what predictions with and without a row's family were off by; reports take their bands from it
-- README.md of the repository and its translations, docs/accuracy.md: the blocks between their markers, and the figure
+- README.md of the repository and its translations, docs/accuracy.md: the blocks between their markers, and the two figures
 
 Run it after fit.py, and after a change that moves predictions; the tests compare a sample of rows with results.csv.
 """
@@ -24,6 +24,7 @@ from parsim.scenario.build import build
 from parsim.scenario.confidence import features, known_runs
 from parsim.scenario.effects import catalogue
 from parsim.scenario.load import load
+from parsim.validation.accuracy_drawing import accuracy_drawing
 from parsim.validation.bands import band_scores
 from parsim.validation.predicted_runs import GRADES, PredictedRun, fitted, inputs, predictions
 from parsim.validation.published_runs import PublishedRun, RunSource, not_expressed, published
@@ -35,6 +36,7 @@ RESULTS = HERE / "results.csv"
 KNOWN = Path(parsim.__file__).parent / "catalogue" / "published_runs.csv"
 PAGES = [*sorted(HERE.parents[1].glob("README*.md")), HERE.parents[1] / "docs" / "accuracy.md"]
 FIGURE = HERE.parents[1] / "docs" / "figures" / "accuracy.svg"
+BY_SOURCE = FIGURE.with_name("accuracy-by-source.svg")
 SAVED = 20
 """predictions after which results.csv is written again"""
 WORST = 10
@@ -62,6 +64,7 @@ def main() -> None:
     _write(KNOWN, KNOWN_COLUMNS, _known(scores))
     known_runs.cache_clear()
     FIGURE.write_bytes(picture(replace(scores, grades=("left-out",)), "svg"))
+    BY_SOURCE.write_text(accuracy_drawing(scores, band_scores(known_runs())), encoding="utf-8")
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for name, block in blocks(scores).items():
@@ -87,7 +90,22 @@ def recorded(sources: Sequence[RunSource], results: Results) -> RunScores:
 
 def blocks(scores: RunScores) -> dict[str, str]:
     """What stands between the markers of the pages, in Markdown."""
-    return {"accuracy": table(scores), "effects": effects_table(), "worst": worst_table(scores), "bands": bands_table()}
+    return {
+        "accuracy": table(scores),
+        "accuracy in short": in_short(scores),
+        "effects": effects_table(),
+        "worst": worst_table(scores),
+        "bands": bands_table(),
+    }
+
+
+def in_short(scores: RunScores) -> str:
+    """The mean over sources in every grade, in Markdown."""
+    counted = sum(not one.row.left_out and "step_time_s" in one.row.measured for one in scores.predictions)
+    means = [scores.over_sources(grade) or 0.0 for grade in GRADES]
+    lines = [f"| mean absolute error, {counted} published steps | a priori | left out | calibrated |", "|---|---|---|---|"]
+    lines.append(f"| mean over sources | {' | '.join(f'{percent(mean)} %' for mean in means)} |")
+    return "\n".join(lines) + "\n"
 
 
 def effects_table() -> str:

@@ -95,7 +95,7 @@ class Cluster:
         self._link_starts = [block.first_link for block in blocks]
         each = self.gpus_per_node if per_node is None else per_node if isinstance(per_node, int) else max(per_node)
         if each > self.gpus_per_node:
-            text = f"{each} GPUs of every machine wanted, {name} has {self.gpus_per_node} in each"
+            text = f"{each} GPUs of every machine requested, {name} has {self.gpus_per_node} in each"
             raise TopologyError(Finding(text, "cluster.gpus_per_node", each, f"use at most {self.gpus_per_node}"))
         limits = [each] * len(blocks) if per_node is None or isinstance(per_node, int) else per_node
         self._used = tuple(min(block.node.gpus, limit) for block, limit in zip(blocks, limits, strict=True))

@@ -139,7 +139,7 @@ def _joinable(run: MachineGroup, topology: Topology, findings: list[Finding]) ->
         findings.append(Finding(text, "cluster.fabric.routing", "ecmp", "use routing: spray"))
     machine = topology.nodes[0]
     if run.per_node is not None and run.per_node > machine.gpus:
-        text = f"{run.per_node} GPUs of every machine wanted, {topology.name} has {machine.gpus} in each"
+        text = f"{run.per_node} GPUs of every machine requested, {topology.name} has {machine.gpus} in each"
         findings.append(Finding(text, "cluster.nodes", run.per_node, f"use at most {machine.gpus}"))
 
 

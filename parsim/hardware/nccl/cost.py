@@ -140,7 +140,7 @@ def _channels(cluster: Cluster, about: Group, algorithm: str, kind: str) -> list
         case "ring" | "pat":
             return about.over.channels(lambda plan: _on_ring(cluster, about.members, plan, kind))
     raise TopologyError(
-        Finding(f"{algorithm} is not supported yet: the fabric has no switches that reduce", "collectives.algorithm", algorithm)
+        Finding(f"{algorithm} is not supported yet: the network has no reducing switches", "collectives.algorithm", algorithm)
     )
 
 

@@ -90,13 +90,13 @@ def _no_nvls(inputs: Inputs, kind: str, algorithm: Algorithm, table: Constants) 
     if not inputs.library.nvls:
         return "NVLS is switched off on these machines (collectives.nvls of the topology)"
     if heads is None or heads.count < 2 or not heads.speed or not _efficiency(inputs, table):
-        return "NVLS needs an NVSwitch that adds (compute capability 9.0) and two GPUs on it"
+        return "NVLS needs an NVSwitch with in-switch reduction (compute capability 9.0) and two GPUs on it"
     if algorithm == "nvls_tree":
         if inputs.nodes == 1:
             return "nvls_tree needs several nodes"
         return "" if kind == "all_reduce" else f"nvls_tree is for all_reduce, not {kind}"
     if inputs.nodes > 1 and inputs.collnet is None:
-        return "nvls between nodes needs switches that reduce (SHARP)"
+        return "nvls between nodes needs reducing switches (SHARP)"
     if kind != "all_reduce" and (table.nvls_rule == "plain" or inputs.per_node > _NVLS_ARITY):
         return f"nvls does not do {kind} here"
     return ""
@@ -104,7 +104,7 @@ def _no_nvls(inputs: Inputs, kind: str, algorithm: Algorithm, table: Constants) 
 
 def _no_collnet(inputs: Inputs, kind: str, algorithm: Algorithm, table: Constants) -> str:
     if inputs.collnet is None:
-        return "CollNet needs switches that reduce in the network (SHARP)"
+        return "CollNet needs reducing switches (SHARP)"
     if inputs.per_node > _DIRECT_ARITY:
         return f"CollNet takes at most {_DIRECT_ARITY} GPUs per node"
     if algorithm == "collnet_chain":

@@ -154,7 +154,10 @@ def chimera(stages: int, micro_batches: int) -> Schedule:
 def _even(name: str, stages: int, micro_batches: int) -> None:
     findings = [
         Finding(
-            f"{name} sends half of the micro-batches either way through pairs of ranks, and {value} {what} have no half", path, value, hint
+            f"{name} sends half of the micro-batches in each direction through pairs of ranks, and {value} {what} cannot be halved",
+            path,
+            value,
+            hint,
         )
         for value, what, path, hint in (
             (stages, "ranks", "parallel.pipeline.size", f"use {stages + 1} ranks"),

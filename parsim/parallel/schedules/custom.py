@@ -88,7 +88,9 @@ def read_table(text: str, file: str = "") -> Table:
         places.append(tuple(columns))
         lowered.append(sent)
     if findings and file and not any(rows):  # any file may be named here: what is no table at all is not quoted
-        raise PlanError(Finding("is no schedule: none of its cells is a slot", PATH, None, "write one line per rank, e.g. F0.0 B0.0", file))
+        raise PlanError(
+            Finding("is not a schedule: none of its cells is a slot", PATH, None, "write one line per rank, e.g. F0.0 B0.0", file)
+        )
     if findings:
         raise PlanError(findings)
     if not rows:

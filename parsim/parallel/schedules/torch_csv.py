@@ -70,9 +70,9 @@ def _problem(cell: Communication, position: dict[Slot, int], stages: set[int]) -
     if not places:
         return f"{_text(cell)}: the row has no such pass of stage {cell.stage} and micro-batch {cell.micro_batch}"
     if cell.word.startswith("SEND") and places[0] >= cell.behind:
-        return f"{_text(cell)} stands before the pass whose result it sends"
+        return f"{_text(cell)} comes before the pass whose result it sends"
     if cell.word.startswith("RECV") and places[0] < cell.behind:
-        return f"{_text(cell)} stands behind the pass that needs it"
+        return f"{_text(cell)} comes after the pass that needs it"
     return ""
 
 

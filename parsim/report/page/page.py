@@ -97,7 +97,7 @@ def _one(entry: ShownRun, data: Payload) -> str:
         (
             _Part("training-section", _weeks_title(report), training(report)),
             _Part("faults-section", "Faults", sections.faults(report)),
-            _Part("variability", "What the step becomes where things vary", variability(report)),
+            _Part("variability", "The step with variability", variability(report)),
             _Part("step", "Where the step goes", sections.breakdown(report)),
             _Part("timeline-section", "Timeline", _timeline([data])),
             _Part("memory-section", "Memory", _memory([entry]) + sections.memory(report)),
