@@ -57,7 +57,7 @@ def share_findings(model: Model, training: Training, parallelism: Parallelism) -
 
     if data.custom is not None or data.strategy not in MEETING_ONCE:
         name = "a strategy of your own" if data.custom is not None else data.strategy
-        text = f"replicas with {min(shares)} to {max(shares)} micro-batches: under {name} they synchronise in each, and some would never arrive"
+        text = f"replicas with {min(shares)} to {max(shares)} micro-batches: under {name} they synchronise in each; some would never arrive"
         refuse(text, f"use parallel.data.strategy {' or '.join(MEETING_ONCE)}, or batch_split: even")
     if data.accumulate == "every":
         refuse("gradients are reduced after every micro-batch, and replicas have different numbers of them", "use accumulate: no_sync")
