@@ -72,13 +72,27 @@ def test_the_wheel_takes_along_what_stands_beside_the_package() -> None:
     assert included == {name: f"parsim/_data/{name}" for name in ("studies", "topologies", "scenarios", "validation")}
 
 
-def test_every_dependency_is_pinned_with_hashes() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    wanted = [*project["project"]["dependencies"], *(item for group in project["dependency-groups"].values() for item in group)]
-    blocks = re.split(r"\n(?=\S)", (ROOT / "constraints.txt").read_text(encoding="utf-8").strip())
-    pinned = {block.partition("==")[0] for block in blocks if re.match(r"[a-z0-9-]+==\S+ \\\n +--hash=sha256:", block)}
-    assert len(pinned) == len(blocks)
-    assert {re.split(r"[<>=\[]", name)[0].replace(".", "-") for name in wanted} <= pinned
+@pytest.mark.parametrize("pins", ["constraints.txt", "constraints-docs.txt"])
+def test_every_dependency_is_pinned_with_hashes(pins: str) -> None:
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project = table["project"]
+    groups = [project["optional-dependencies"]["docs"]] if "docs" in pins else table["dependency-groups"].values()
+    wanted = [*project["dependencies"], *(item for group in groups for item in group)]
+    pinned = pinned_in(pins)
+    assert {re.split(r"[<>=\[]", name)[0].replace(".", "-") for name in wanted} <= set(pinned)
+
+
+def test_what_both_pin_has_one_version() -> None:
+    first, second = pinned_in("constraints.txt"), pinned_in("constraints-docs.txt")
+    assert {name: version for name, version in second.items() if first.get(name, version) != version} == {}
+
+
+def pinned_in(pins: str) -> dict[str, str]:
+    """name -> version of a file in which every package has hashes"""
+    blocks = re.split(r"\n(?=\S)", (ROOT / pins).read_text(encoding="utf-8").strip())
+    found = [re.match(r"([a-z0-9-]+)==(\S+) \\\n +--hash=sha256:", block) for block in blocks]
+    assert None not in found
+    return {match[1]: match[2] for match in found if match}
 
 
 def test_names_are_unique_across_the_tests() -> None:
