@@ -108,3 +108,37 @@ def test_files_that_a_page_names_exist(page: str) -> None:
     named = re.findall(r"`(?:parsim/)?([a-z_]+(?:/[a-z_0-9]+)*\.py)`", (ROOT / page).read_text(encoding="utf-8"))
     assert named
     assert not [name for name in named if not (ROOT / "parsim" / name).is_file()]
+
+
+def instructions(name: str) -> list[tuple[str, str]]:
+    """A Dockerfile's instructions: word, and the rest of the line."""
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    return [(word, rest) for line in lines if line and not line.startswith("#") for word, _, rest in [line.partition(" ")]]
+
+
+def test_the_image_is_installed_as_ci_installs_the_wheel() -> None:
+    """`.ci/run` executes this installation, from the same pins, in a virtual environment: there is no Docker there."""
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    runs = [rest for word, rest in instructions("Dockerfile") if word == "RUN"]
+    pins = re.search(r"sed -n '[^']+' constraints\.txt", script)
+    assert pins
+    assert runs[0] == f"{pins[0]} > /pins.txt"
+    assert "PIP_CONSTRAINT=/pins.txt" in runs[1]
+    assert 'PIP_CONSTRAINT="$work/pins.txt"' in script
+    assert runs[1].endswith("pip install --no-cache-dir .")
+
+
+def test_the_image_runs_parsim_and_not_as_root() -> None:
+    last = dict(instructions("Dockerfile"))
+    assert (last["USER"], last["WORKDIR"], last["VOLUME"], last["ENTRYPOINT"]) == ("parsim", "/work", "/work", '["parsim"]')
+    assert [word for word, _ in instructions("Dockerfile")].index("USER") > 0
+    assert {rest.split(" AS ")[0] for word, rest in instructions("Dockerfile") if word == "FROM"} == {"python:3.11-slim"}
+
+
+def test_the_image_is_built_from_what_the_wheel_needs() -> None:
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert "*" in lines
+    taken = {line[1:] for line in lines if line.startswith("!")}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    beside = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert taken == {*beside, "parsim", "pyproject.toml", "constraints.txt", "LICENSE", project["project"]["readme"]}
