@@ -296,15 +296,24 @@ def application(arguments: Iterable[str] = ()) -> typer.Typer:
     """
     app = typer.Typer(name="parsim", cls=Group, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.callback(invoke_without_command=True)(parsim)
-    named = COMMANDS if _COMPLETION in os.environ else [name for name in COMMANDS if name in arguments]
+    completing = _COMPLETION in os.environ
+    arguments = _words_to_complete() if completing else arguments
+    named = [name for name in COMMANDS if name in arguments]
     for home, name in {COMMANDS[name]: name for name in named or COMMANDS}.items():
         if isinstance(home, str):
             import_module(f"parsim.commands.{home}").register(app)
         else:
             app.command(name)(home)
+    if completing:
+        import_module("parsim.commands.completion").complete(app)
     if not named:
         app.registered_commands = [_listed(info) for info in app.registered_commands]
     return dressed(app)
+
+
+def _words_to_complete() -> list[str]:
+    """The command line as far as it is typed, as typer's scripts for the shells pass it on."""
+    return (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or "").split()
 
 
 def _listed(command: CommandInfo) -> CommandInfo:
@@ -360,8 +369,10 @@ def _run(arguments: list[str]) -> int:
             if code == _INTERRUPTED:  # typer's answer to a KeyboardInterrupt
                 raise KeyboardInterrupt
             return code
-    except SystemExit as stop:  # typer's answer to a reader that goes away
-        raise ReaderGone from stop
+    except SystemExit as stop:  # typer's answer to a reader that goes away, and to a shell that was told what may follow
+        if stop.code:
+            raise ReaderGone from stop
+        return 0
     except OSError:
         if "--help" not in arguments:
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,14 @@ def test_every_page_is_in_the_index() -> None:
     listed = set(re.findall(r"\]\(([\w-]+)\.md", text_of("README")))
     there = {path.stem for path in DOCS.glob("*.md")} - {"README"}
     assert listed == there
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    """The build of the site says so, too; this says it without Sphinx."""
+    navigation = tomllib.loads((DOCS / "site" / "navigation.toml").read_text(encoding="utf-8"))["navigation"]
+    named = [page for pages in navigation.values() for page in pages]
+    assert len(named) == len(set(named))
+    root = DOCS.parent
+    pages = [path.relative_to(root) for path in [*DOCS.rglob("*.md"), *root.glob("*.md"), *root.glob("notebooks/*.ipynb")]]
+    forgotten = [str(page) for page in pages if not any(page.with_suffix("").match(pattern) for pattern in named)]
+    assert forgotten == ["README.md"]  # the front page holds the navigation

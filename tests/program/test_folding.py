@@ -18,7 +18,12 @@ from parsim.scenario import files
 TOLERANCE = 1e-9
 
 
-def scenario(topology, nodes=1, parallel=None, *, cluster=None, model="gpt2", **training):
+SMALL = {"base": "gpt2", "layers": 4}
+UNTIED = {"base": "gpt2", "layers": 8, "tied_embeddings": False}
+WIDE = {"base": "opt-1.3b", "layers": 4}
+
+
+def scenario(topology, nodes=1, parallel=None, *, cluster=None, model=SMALL, **training):
     """A small job of `nodes` machines; `parallel` in short form: tp, pp, and data settings."""
     chosen = dict(parallel or {})
     tree = {
@@ -75,7 +80,7 @@ CASES = {
         scenario(
             H100, 2,
             {"tp": 2, "pp": 2, "pipeline": {"schedule": "zb-v"}, "strategy": "zero1"},
-            model={"base": "gpt2", "tied_embeddings": False},
+            model=UNTIED,
         ),
     ),
     "passes side by side": (
@@ -83,7 +88,7 @@ CASES = {
         scenario(
             H100, 2,
             {"tp": 2, "pp": 4, "pipeline": {"schedule": "dualpipev"}, "strategy": "zero1", "tensor": {"sequence_parallel": True}},
-            model={"base": "gpt2", "tied_embeddings": False}, gradient_accumulation=8,
+            model=UNTIED, gradient_accumulation=8,
         ),
     ),
     "stages on two ranks": (
@@ -91,25 +96,25 @@ CASES = {
         scenario(
             H100, 2,
             {"tp": 2, "pp": 4, "pipeline": {"schedule": "dualpipe"}, "strategy": "zero1"},
-            model={"base": "gpt2", "tied_embeddings": False}, gradient_accumulation=8,
+            model=UNTIED, gradient_accumulation=8,
         ),
     ),
     "pipedream-2bw on a PCIe box": (
-        4, scenario(BOX, parallel={"pp": 4, "pipeline": {"schedule": "pipedream-2bw"}}, model={"base": "gpt2", "tied_embeddings": False}),
+        4, scenario(BOX, parallel={"pp": 4, "pipeline": {"schedule": "pipedream-2bw"}}, model=UNTIED),
     ),
     "zb-h2 that steps rank by rank": (
         4,
         scenario(
             BOX, parallel={"pp": 4, "pipeline": {"schedule": "zb-h2", "post_validation": True}, "strategy": "zero1"},
-            model={"base": "gpt2", "tied_embeddings": False},
+            model=UNTIED,
         ),
     ),
     "the V100 cube mesh": (1, scenario("dgx-1-v100")),
     # one NIC per GPU
-    "tp8 over two nodes": (1, scenario(H100, 2, {"tp": 8}, model="opt-1.3b")),
+    "tp8 over two nodes": (1, scenario(H100, 2, {"tp": 8}, model=WIDE)),
     "tp4 pp2 over two nodes": (2, scenario(H100, 2, {"tp": 4, "pp": 2})),
     "sequence parallel over two nodes": (4, scenario(H100, 2, {"tp": 4, "pp": 4, "tensor": {"sequence_parallel": True}})),
-    "tp8 pp2 zero1 over four nodes": (2, scenario(H100, 4, {"tp": 8, "pp": 2, "strategy": "zero1"}, model="opt-1.3b")),
+    "tp8 pp2 zero1 over four nodes": (2, scenario(H100, 4, {"tp": 8, "pp": 2, "strategy": "zero1"}, model=WIDE)),
     "three nodes": (1, scenario(H100, 3, {"strategy": "zero2"})),
     "hsdp on two nodes": (1, scenario(H100, 2, {"strategy": "hsdp"})),
     "hsdp with context ranks": (
@@ -125,6 +130,7 @@ CASES = {
                 "tp": 2, "pp": 4, "pipeline": {"schedule": "interleaved", "virtual_stages": 3},
                 "data": {"strategy": "zero1", "overlap_gather": True},
             },
+            model="gpt2",
         ),
     ),
     "blocking sends": (4, scenario(H100, 2, {"tp": 2, "pp": 4, "pipeline": {"overlap_sends": False}})),
@@ -155,11 +161,11 @@ CASES = {
     "two nodes per leaf": (1, scenario(H100, 4, cluster=TWO_PER_LEAF)),
     "unequal leaves": (3, scenario(H100, 3, {"pp": 3}, cluster=TWO_PER_LEAF)),
     "leaves that divide no stage": (
-        2, scenario(H100, 8, {"tp": 8, "pp": 2, "strategy": "zero1"}, cluster=THREE_PER_LEAF, model="opt-1.3b"),
+        2, scenario(H100, 8, {"tp": 8, "pp": 2, "strategy": "zero1"}, cluster=THREE_PER_LEAF, model=WIDE),
     ),
     "oversubscribed rails": (1, scenario(H100, 4, {"tp": 4, "strategy": "fsdp"}, cluster=NARROW_RAILS)),
     "oversubscribed fat tree on 64 ranks": (
-        2, scenario(H100, 8, {"tp": 8, "pp": 2, "strategy": "zero1"}, cluster=OVERSUBSCRIBED, model="opt-1.3b"),
+        2, scenario(H100, 8, {"tp": 8, "pp": 2, "strategy": "zero1"}, cluster=OVERSUBSCRIBED, model=WIDE),
     ),
     # pairs of ports hashed on uplinks: paths of many kinds
     "hashed uplinks": (1, scenario(H100, 4, {"strategy": "fsdp"}, cluster=HASHED)),
@@ -197,7 +203,7 @@ CASES = {
     ),
     # traffic of other jobs: whoever meets it is a class of its own
     "a stream between two machines": (
-        4, scenario(H100, 4, {"tp": 8, "strategy": "fsdp"}, model="opt-1.3b", cluster={"background": STREAM}),
+        4, scenario(H100, 4, {"tp": 8, "strategy": "fsdp"}, model=WIDE, cluster={"background": STREAM}),
     ),
     "a stream beside tensor groups": (
         4, scenario(H100, 2, {"tp": 4}, cluster={"background": [{"from": "gpu0", "to": "gpu1", "rate": "300 GB/s"}]}),

@@ -9,13 +9,17 @@ from parsim.cli import execute
 from parsim.report.plots.explanation import ChangeBar, tornado_figure
 from parsim.report.verdict import exposed_communication
 from parsim.scenario.build import build
-from parsim.scenario.files import names
 from parsim.study.explain import explain, text
 from parsim.study.roofline import roofline
 from parsim.study.what_if import changes, scaled, tried, what_ifs, with_effects
 from parsim.units import snapped
 
-QUICK = [name for name in names("scenarios") if not any(word in name for word in ("1024x", "64x", "512x", "280x", "16384x", "context"))]
+KINDS = (
+    "gpt2-ddp-4x-a100", "gpt2-ddp-straggler", "bert-torch-dp-8x-v100-pcie", "gpt2-xl-gpipe-4x-v100", "pipeline-unit-interleaved",
+    "custom-schedule", "qwen3-30b-dualpipev", "mixtral-8x7b-experts", "llama-7b-zero3-offload-2x-rtx-3090",
+    "llama-7b-zero1-mixed-h100-a100", "llama-7b-lora-1x-rtx-4090", "llama-7b-zero3-8x-rtx-4090",
+)  # fmt: skip
+"""one shipped scenario of each kind of step"""
 NIC_FREE = "bert-ddp-8x-v100-pcie"
 """one machine: nothing leaves it"""
 
@@ -25,7 +29,7 @@ def over_pcie():
     return explain(load("llama-7b-zero3-8x-rtx-4090"), jobs=1)
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", KINDS)
 def test_the_causes_sum_to_the_step(name):
     report = simulate(name)
     rows = report.causes
