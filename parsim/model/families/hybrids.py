@@ -335,11 +335,11 @@ NEMOTRON_H = Family(
         **{key: name for key, name in GROUPED.items() if key != "hidden_act"}, "attention_head_dim": "head_dim",
         "mlp_hidden_act": "activation", "ssm_state_size": "mixer.key_dim", "mamba_num_heads": "mixer.heads",
         "mamba_head_dim": "mixer.value_dim", **_MAMBA_KEYS, "n_routed_experts": "experts.count", "num_experts_per_tok": "experts.top_k",
-        "moe_intermediate_size": "experts.mlp", "norm_topk_prob": "experts.renormalise",
+        "moe_intermediate_size": "experts.mlp", "norm_topk_prob": "experts.renormalise", "moe_latent_size": "experts.latent",
     },
     stated={
         "mamba_hidden_act": ("silu",), "mamba_proj_bias": (False,), "mlp_bias": (False,), "attention_bias": (False,), "use_bias": (False,),
-        "sliding_window": (), "hidden_dropout": (0.0,), "moe_latent_size": (),
+        "sliding_window": (), "hidden_dropout": (0.0,),
     },
     # the modules that predict further words are in the checkpoint; transformers' class has none
     harmless=_TIME_STEPS | words(
