@@ -1,5 +1,5 @@
 """Sizes that a Hugging Face config may leave out: the defaults of its class (huggingface/transformers ``configuration_*.py`` of 5.23;
-fla-org/flash-linear-attention ``fla/models`` for ``transformer`` and ``retnet``).
+fla-org/flash-linear-attention ``fla/models`` for ``transformer``, ``retnet``, ``gla`` and ``gated_deltanet``).
 
 A config that leaves out its width or its number of layers describes no model, unless it is a part of another one: LLaVA's first files
 name no size of their text but the vocabulary.
@@ -124,6 +124,8 @@ dinov2: hidden_size 768 num_hidden_layers 12 num_attention_heads 12
 deepseek_v2: hidden_size 4096 num_hidden_layers 32 intermediate_size 11008 num_attention_heads 32 vocab_size 102400
 m2m_100: d_model 1024 decoder_layers 12 vocab_size 128112 encoder_layers 12 decoder_attention_heads 16 decoder_ffn_dim 4096
 transformer: hidden_size 2048 num_hidden_layers 24 num_heads 32 vocab_size 32000
+gla: hidden_size 2048 num_hidden_layers 24 num_heads 4 vocab_size 32000
+gated_deltanet: hidden_size 2048 num_hidden_layers 21 num_heads 6 vocab_size 32000
 retnet: hidden_size 2048 num_hidden_layers 24 num_heads 8 vocab_size 32000
 """
 """model types: key and size, key and size ...; a line that begins with a space goes on with the one above"""
