@@ -109,9 +109,14 @@ def invocation(text: str, file: str, variables: dict[str, str]) -> Invocation:
 _ARGUMENT = re.compile(r"""^\s*(?:export\s+)?([A-Za-z_]\w*)=["']?\$(?:([1-9])|\{([1-9]\d?)\})["']?\s*(?:\#.*)?$""", re.MULTILINE)
 
 
+def argument_names(text: str) -> dict[int, str]:
+    """The arguments that a script takes under a name (``SIZE=$1``), by number."""
+    return {int(match[2] or match[3]): match[1] for match in _ARGUMENT.finditer(text)}
+
+
 def missing_arguments(text: str, variables: Mapping[str, str]) -> Finding | None:
     """That a script is called with arguments which nobody has said: ``SIZE=$1``; None where it is not, or some are said."""
-    names = {int(match[2] or match[3]): match[1] for match in _ARGUMENT.finditer(text)}
+    names = argument_names(text)
     if not names or any(word.isdigit() for word in variables):
         return None
     words = " ".join(names.get(number, f"${number}") for number in range(1, max(names) + 1))

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from parsim.interop.export_draft import Exported, job_of
-from parsim.interop.recognise import Foreign, Tool, check_readable, recognised, refuse_python
+from parsim.interop.recognise import Claim, Foreign, Tool, check_readable, recognised, refuse_python
 from parsim.interop.tools import TABLE
 from parsim.scenario.values import did_you_mean
 
@@ -21,9 +22,15 @@ from parsim.errors import Finding, ScenarioError
 from parsim.interop.command import Invocation, invocation, missing_arguments
 from parsim.interop.import_draft import Given, ImportDraft, ImportedScenario, finished
 from parsim.interop.import_sections import neighbour
+from parsim.interop.keys import key_table
+from parsim.interop.megatron.model import SWITCHES
+from parsim.interop.open_arguments import leave_open, open_invocation, open_paths
 from parsim.interop.toml_document import is_toml, read_toml
 from parsim.scenario import files
+from parsim.scenario.support import PLACEHOLDER
 
+OPEN_TABLES = {"megatron": "megatron", "megatron-deepspeed": "megatron-deepspeed"}
+"""tools whose scripts are read without what they are called with -> their key tables"""
 TOOLS = {name: tool.called for name, tool in TABLE.items() if tool.read is not None}
 """names of formats that are read -> whose they are"""
 TARGETS = tuple(tool.target for tool in TABLE.values() if tool.target)
@@ -62,9 +69,37 @@ def import_config(
         read(draft, foreign)
         return finished(draft)
     except ScenarioError as error:
-        if foreign.call is None or (missing := missing_arguments(text, given.variables)) is None:
+        if foreign.call is None:
+            raise
+        if (asked := _without_arguments(claim, foreign, text, given, error.findings)) is not None:
+            return asked
+        if (missing := missing_arguments(text, given.variables)) is None:
             raise
         raise ScenarioError([missing, *error.findings]) from None
+
+
+def _without_arguments(
+    claim: Claim, foreign: Foreign, text: str, given: Given, findings: Sequence[Finding]
+) -> ImportedScenario | None:
+    """The scenario of a script of Megatron-LM or Megatron-DeepSpeed that hangs on arguments, which are left to the reader."""
+    if claim.tool.name not in OPEN_TABLES or claim.tool.read is None:
+        return None
+    known = open_invocation(text, foreign.file, dict(given.variables), findings)
+    if known is None:
+        return None
+    call, names, how = known
+    paths = open_paths(key_table(OPEN_TABLES[claim.tool.name]), names, SWITCHES)
+    whose = replace(given, model=PLACEHOLDER) if "model" in paths and given.model is None else given
+    if given.model is not None:
+        paths.pop("model", None)
+    draft = ImportDraft(claim.tool.called, foreign.file, whose, claim.evidence)
+    try:
+        claim.tool.read(draft, replace(foreign, call=call))
+        leave_open(draft, paths, how)
+        draft.given = given
+        return finished(draft)
+    except ScenarioError:
+        return None
 
 
 def _parsed(text: str, file: str, given: Given, arguments: str | None, more: Sequence[tuple[str, str]]) -> Foreign:

@@ -89,6 +89,8 @@ class ImportDraft:
         self.errors: list[Finding] = []
         self.remarks: list[Finding] = []
         """what to check beside single keys"""
+        self.causes: dict[str, str] = {}
+        """lines that are left to the reader for one reason, with that reason"""
 
     # -- lines of the scenario
 
@@ -294,6 +296,8 @@ class ImportedScenario:
     """keys that are not modelled or unknown, lines to fill in, and what else to check"""
     evidence: str = ""
     """the keys by which it was told to be the tool's"""
+    questions: int = 0
+    """answers that are missing; one for all lines that follow from a script's arguments"""
 
 
 def finished(draft: ImportDraft) -> ImportedScenario:
@@ -308,7 +312,8 @@ def finished(draft: ImportDraft) -> ImportedScenario:
     yaml = "\n".join([*_heading(draft), *_body(draft), *_remains(draft, fates)]) + "\n"
     tree = files.parse_text(yaml, draft.given.name).tree
     holes = tuple(path for path, line in draft.lines.items() if line.value == PLACEHOLDER)
-    return ImportedScenario(draft.tool, tree, yaml, tuple(fates), holes, tuple(_warnings(draft, fates, holes)), draft.evidence)
+    questions = len({draft.causes.get(path, path) for path in holes})
+    return ImportedScenario(draft.tool, tree, yaml, tuple(fates), holes, tuple(_warnings(draft, fates, holes)), draft.evidence, questions)
 
 
 def _unused(draft: ImportDraft) -> None:
@@ -400,7 +405,7 @@ def _warnings(draft: ImportDraft, fates: list[Fate], holes: tuple[str, ...]) -> 
         if fate.kind in ("not modelled", "unknown"):
             text = f"{'not modelled' if fate.kind == 'not modelled' else 'unknown key'}: {fate.why}"
             yield Finding(text, fate.key.written, fate.key.value, "", fate.key.file, fate.key.line, fate.key.column)
-    for path in holes:
+    for path in (path for path in holes if path not in draft.causes):
         yield Finding("is left to fill in", path, PLACEHOLDER, draft.lines[path].note.removeprefix("FILL IN: "))
 
 

@@ -19,6 +19,7 @@ from parsim.interop.megatron.megatron import read_megatron, to_megatron
 from parsim.interop.megatron.megatron_deepspeed import MARKS, read_megatron_deepspeed
 from parsim.interop.nemo import read_nemo
 from parsim.interop.neox import read_neox
+from parsim.interop.primus import read_primus
 from parsim.interop.recognise import Foreign, Tool, claims
 from parsim.interop.swift import of_file, read_swift
 from parsim.interop.titan_export import to_torchtitan
@@ -158,7 +159,7 @@ RECORDS = (
     Tool("litgpt", "LitGPT", own=("train.lr_warmup_steps", "train.max_tokens"), instead=OWN),
     Tool("swift", "ms-swift", forms=BOTH, has=("hf", "megatron", "llama-factory"), programs=("swift",), read=_swift,
          own=("tuner_type", "train_type", "sft_type", "rlhf_type", "attn_impl", "split_dataset_ratio"), instead=OWN),
-    Tool("primus", "Primus", own=("modules.pre_trainer.*", "work_group"), has=("nemo", "torchtitan"), instead=OWN),
+    Tool("primus", "Primus", own=("modules.pre_trainer.*", "work_group"), has=("nemo", "torchtitan", "flagscale"), read=read_primus),
     Tool("nemo-rl", "NeMo RL", own=("policy.megatron_cfg.*", "policy.dtensor_cfg.*", "loss_fn.*"), has=("nemo", "nemo-automodel"),
          instead=OWN),
     Tool("parsim", "a scenario of parsim", own=("cluster.topology", "training.sequence_length", "parallel.tensor.size"),

@@ -102,8 +102,10 @@ def embedding_block(config: TransformerConfig, vocabulary: int) -> Block:
     row, image = Row(), config.image
     if image is not None:
         patch, side = (image.patch, image.patch), (image.size, image.size)
-        row.add(Conv2d("patches", ("input",), "patches", image.channels, config.hidden, patch, side, patch))
+        row.add(Conv2d("patches", ("input",), "patches", image.channels, config.hidden, patch, side, patch, bias=image.bias))
         row.add(Prefix("prefix", (row.last,), "prefix", config.hidden, image.tokens, image.class_tokens, image.mask_token))
+        if config.embedding_norm:
+            row.add(norm(config, "embedding_norm", row.last))
         row.add(Dropout("embedding_dropout", (row.last,), "embedding_dropout", config.hidden))
         return row.block("embedding", ("prefix", "patches"))
     embed_words(config, vocabulary, row)
@@ -346,6 +348,7 @@ def _experts(config: TransformerConfig, experts: Experts, source: str) -> tuple[
         renormalise=experts.renormalise,
         groups=(experts.groups, experts.groups_kept),
         bias=experts.bias,
+        latent=experts.latent,
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from parsim.errors import Finding, ModelError
 from parsim.model.blocks import build_transformer
 from parsim.model.families import FAMILIES
-from parsim.model.huggingface import merged, read_config
+from parsim.model.huggingface import merged, read_config, sizes_of_class
 from parsim.model.lengths import Lengths
 from parsim.model.model import Model
 from parsim.model.transformer import TransformerConfig, configure
@@ -78,6 +78,12 @@ def read_architecture(tree: Mapping[str, Any], *, base_lookup: Lookup, path: str
     if kind in ("plain", "stages", "traced"):
         raise ModelError(Finding("this model is not a transformer", path))
     return _config(kind, tree, path)
+
+
+def assumed_of_class(tree: Mapping[str, Any], base_lookup: Lookup) -> dict[str, int]:
+    """Sizes of a Hugging Face config that only the default of its class says, by key."""
+    kind, tree = _unfold(tree, base_lookup, ())
+    return sizes_of_class(tree) if kind == "huggingface" else {}
 
 
 def _unfold(tree: Mapping[str, Any], base_lookup: Lookup, seen: tuple[str, ...]) -> tuple[str, Mapping[str, Any]]:

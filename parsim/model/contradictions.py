@@ -42,7 +42,7 @@ def contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
     image = config.image
     if image is not None and (not image.patch or image.size % image.patch):
         wrong.append(("image", f"size / patch = {image.size} / {image.patch} is not whole", ""))
-    if (image is not None) != (config.task == "image-classification"):
+    if (image is not None) != (config.task == "image-classification") and not (image is not None and config.task == "encoder"):
         wrong.append(("task", f"{config.task!r} {'does not take' if image else 'needs'} an image", "image goes with image-classification"))
     if config.position == "learned" and not config.maximum_sequence and image is None:
         wrong.append(("maximum_sequence", "learned positions need a maximum_sequence", ""))

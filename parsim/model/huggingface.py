@@ -14,6 +14,7 @@ from parsim.limits import MOST_LAYERS, beyond
 from parsim.model.families import MODEL_TYPES, REFUSED, Family
 from parsim.model.families.family import words
 from parsim.model.families.harmless import is_harmless, says_nothing
+from parsim.model.families.usual_sizes import assumed_sizes
 from parsim.model.families.vision_language import VISION_LANGUAGE
 from parsim.model.transformer import LARGEST, TransformerConfig, configure
 
@@ -143,6 +144,7 @@ def read_config(tree: Mapping[str, Any], path: str = "model") -> TransformerConf
         return read_vision_language(tree, path)
     family = _family(tree, path)
     tree = _said_once(tree)
+    tree = {**_assumed(family, tree, path), **tree}
     _check_kinds(family, tree, path)
     values: dict[str, Any] = {"family": family.name}
     read: set[str] = set()
@@ -161,6 +163,28 @@ def read_config(tree: Mapping[str, Any], path: str = "model") -> TransformerConf
     _refuse(family, tree, read, path)
     _require(family, values, path)
     return configure(merged(family.structure, values), path=path)
+
+
+def sizes_of_class(tree: Mapping[str, Any]) -> dict[str, int]:
+    """Sizes that a config leaves out and that it has from its class, by their keys; those of its text with ``text_config.`` before."""
+    text, kind = tree.get("text_config"), str(tree.get("model_type"))
+    if kind in VISION_LANGUAGE and isinstance(text, Mapping):
+        name = str(text.get("model_type"))
+        family = MODEL_TYPES.get(VISION_LANGUAGE[kind].text.get(name, name))
+        found = {} if family is None else _assumed(family, text, "text_config")
+        return {f"text_config.{key}": size for key, size in found.items()}
+    return _assumed(MODEL_TYPES[kind], tree, "") if kind in MODEL_TYPES else {}
+
+
+def _assumed(family: Family, tree: Mapping[str, Any], path: str) -> dict[str, int]:
+    """`assumed_sizes`, unless ``architectures`` names a class of another model type."""
+    classes = tree.get("architectures")
+    name = next((name for name in (classes if isinstance(classes, list) else ()) if isinstance(name, str)), "")
+    suffix = max((suffix for suffix in TASKS if name.endswith(suffix)), key=len, default="")
+    stem = _letters(name.removesuffix(suffix))
+    known = {_letters(kind) for kind in MODEL_TYPES}
+    own = {_letters(kind) for kind in (family.model_type, *family.also)}
+    return {} if stem in known - own else assumed_sizes(family, tree, part=path.endswith("text_config"))
 
 
 def _said_once(tree: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -248,10 +272,12 @@ def _task(family: Family, values: dict[str, Any], tree: Mapping[str, Any], path:
     """The head, from the class name in ``architectures``; without one the family's own."""
     classes = tree.get("architectures") or []
     usual = family.structure.get("task", "causal-lm")
-    legal = _OF_DECODERS if usual == "causal-lm" else (usual,) if usual not in _OF_ENCODERS else _OF_ENCODERS
+    legal: tuple[str, ...] = _OF_DECODERS if usual == "causal-lm" else (usual, "encoder") if usual not in _OF_ENCODERS else _OF_ENCODERS
+    if "encoder" in family.structure and str((classes or [""])[0]).endswith("ForCausalLM"):  # the decoder alone: another model
+        legal = ()
     for name in classes[:1]:
         task = family.classes.get(name) or next((task for suffix, task in TASKS.items() if name.endswith(suffix)), None)
-        if task not in legal or (task == "encoder" and not _is_bare(name)):
+        if task not in legal or (task == "encoder" and name not in family.classes and not _is_bare(name)):
             suffixes = [suffix for suffix, task in TASKS.items() if task in legal]
             hint = f"supported for {family.name}: classes that end in {', '.join(suffixes)}"
             raise ModelError(Finding(f"the head of {name} is not supported yet", f"{path}.architectures", classes, hint))

@@ -76,7 +76,7 @@ def wrong_kinds(config: TransformerConfig) -> list[tuple[str, str, str]]:
         known = ", ".join(f"{letter} ({meaning})" for letter, meaning in LETTERS.items())
         return [*wrong, (name, f"{' '.join(strange)}: no kind of layer; known: {known}", "")]
     needs = [
-        ("W", config.attention_window > 0, "attention_window", "give attention_window, for example 4096"),
+        ("W", config.attention_window > 0 or config.attention_chunk > 0, "attention_window", "give attention_window, for example 4096"),
         ("M", config.mixer is not None, "mixer", "give mixer, for example {kind: gated-delta}"),
         ("E", config.experts is not None, "experts", "give experts, for example {count: 8, top_k: 2}"),
     ]

@@ -279,20 +279,22 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
     renormalise: bool = False,
     groups: tuple[int, int] = (0, 0),
     bias: bool = False,
+    latent: int = 0,
     parameter_names: Sequence[str] = ("gate", "experts.gate_up_proj", "experts.down_proj"),
     shared_names: Sequence[str] = ("shared_experts.gate_proj", "shared_experts.up_proj", "shared_experts.down_proj", "shared_expert_gate"),
 ) -> tuple[Operator, ...]:
     """The operators of one mixture layer from tensor `source` to tensor `output`; their names begin with `name`.
 
-    `width` is one expert's, `shared_width` that of the MLP every token visits. `parameter_names`: router, first and second
+    `width` is one expert's, `shared_width` that of the MLP every token visits; `latent` that of tokens on their way to experts, 0 = `hidden`. `parameter_names`: router, first and second
     expert weights; `shared_names`: gate, up and down of the shared MLP (without `gated`: up and down) and its gate.
     """
 
     def tensor(word: str) -> str:
         return f"{name}.{word}"
 
-    factor = 2 if gated else 1
+    factor, inner = 2 if gated else 1, latent or hidden
     mixed = output if not shared_width else tensor("mixed")
+    sent, combined = (tensor("latent"), tensor("latent_mixed")) if latent else (source, mixed)
     up, product = (tensor("up"),), tensor("product")
     activation: Operator = Activation(tensor("activation"), up, product, width, kind, "column", "moe_act", copies=top_k)
     if gated:
@@ -302,18 +304,24 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
             tensor("router"), (source,), tensor("choice"), hidden, experts, top_k, router_bias, router_fp32, renormalise,
             parameter_names[0], bias, selective="moe",
         ),
-        Dispatch(tensor("dispatch"), (source, tensor("choice")), tensor("copies"), hidden, top_k, experts, groups, selective="moe"),
+        Dispatch(tensor("dispatch"), (sent, tensor("choice")), tensor("copies"), inner, top_k, experts, groups, selective="moe"),
         GroupedLinear(
-            tensor("experts_up"), (tensor("copies"),), tensor("up"), hidden, factor * width, experts, top_k, "column",
+            tensor("experts_up"), (tensor("copies"),), tensor("up"), inner, factor * width, experts, top_k, "column",
             parameter_names[1], bias, selective="moe",
         ),
         activation,
         GroupedLinear(
-            tensor("experts_down"), (product,), tensor("down"), width, hidden, experts, top_k, "row", parameter_names[2], bias,
+            tensor("experts_down"), (product,), tensor("down"), width, inner, experts, top_k, "row", parameter_names[2], bias,
             selective="moe",
         ),
-        Combine(tensor("combine"), (tensor("down"), tensor("choice")), mixed, hidden, top_k, experts, groups, selective="moe"),
+        Combine(tensor("combine"), (tensor("down"), tensor("choice")), combined, inner, top_k, experts, groups, selective="moe"),
     ]  # fmt: skip
+    if latent:
+        down = Linear(tensor("latent_down"), (source,), sent, hidden, (latent,), False, parameter_names=("fc1_latent_proj",), selective="moe")
+        up_again = Linear(
+            tensor("latent_up"), (combined,), mixed, latent, (hidden,), False, parameter_names=("fc2_latent_proj",), selective="moe"
+        )
+        operators = [operators[0], down, *operators[1:], up_again]
     if not shared_width:
         return tuple(operators)
     widths, again = (shared_width,) * factor, "shared_experts"

@@ -23,6 +23,10 @@ def read_vision_language(tree: Mapping[str, Any], path: str) -> TransformerConfi
     if not isinstance(vision, Mapping):
         text = f"a {kind} model has a vision_config; the text alone is another model"
         raise ModelError(Finding(text, f"{path}.vision_config", vision, "add it, or give the text_config as a config of its own"))
+    classes = tree.get("architectures")
+    if isinstance(classes, list) and classes and not str(classes[0]).endswith("ForConditionalGeneration"):
+        text = f"of models with images, {classes[0]} is not supported yet"
+        raise ModelError(Finding(text, f"{path}.architectures", classes, "supported: classes that end in ForConditionalGeneration"))
     part = _text_part(tree, known, kind, path)
     text_config = read_config(part, f"{path}.text_config" if "text_config" in tree else path)
     try:

@@ -38,7 +38,7 @@ from parsim.scenario.recipe import (
 )
 from parsim.scenario.references import folder, lookup, model_tree
 from parsim.scenario.scenario import Scenario
-from parsim.scenario.software import Profile, automatic, blocking_findings, read_profile, runtime_of
+from parsim.scenario.software import Assumption, Profile, automatic, blocking_findings, read_profile, runtime_of
 from parsim.scenario.strategy import (
     accumulation,
     expert_assumptions,
@@ -188,7 +188,7 @@ class Builder(MachineBuilder):
 
     def _model(self, divisor: int = 0) -> Model:
         """The model; its vocabulary is padded as it says itself, else to a multiple of `divisor` x tensor size."""
-        from parsim.model.catalogue import build_model
+        from parsim.model.catalogue import assumed_of_class, build_model
         from parsim.model.traced import traced_warnings
 
         settings = self.settings
@@ -204,6 +204,9 @@ class Builder(MachineBuilder):
             lengths=lengths_of(settings.training),
         )
         self.warnings += traced_warnings(model)
+        if not divisor and (sizes := assumed_of_class(tree, lookup("models", beside))):
+            said = ", ".join(f"{key} {size}" for key, size in sizes.items())
+            self.assumptions.append(Assumption("model_sizes", said, "default of the model's class in transformers", name))
         if isinstance(tree.get("input"), dict):
             self.input_dtype = str(tree["input"].get("dtype", ""))
         length = settings.training.sequence_length

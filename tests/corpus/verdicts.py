@@ -27,7 +27,7 @@ TOOL_WORDS = {
     "llama-factory": ("llama-factory",),
     "axolotl": ("axolotl",),
     "torchtitan": ("torchtitan",),
-    "nemo": ("nemo", "megatron-bridge"),
+    "nemo": ("nemo", "megatron-bridge", "flagscale", "primus"),
     "swift": ("swift",),
     "verl": ("verl",),
     "trl": ("hugging face", "trl"),
@@ -46,8 +46,16 @@ ANSWERS = {
     "training.objective": "dpo",
     "training.finetune.base": "bf16",
     "parallel.data.strategy": "zero1",
+    "training.global_batch": 256,
+    "training.recompute": "none",
+    "training.dropout": 0.0,
+    "training.optimizer.name": "adam",
+    "parallel.tensor.size": 1,
+    "parallel.pipeline.size": 1,
+    "parallel.context.size": 1,
+    "parallel.expert.size": 1,
 }
-"""what the harness writes where the importer asks"""
+"""what the harness writes where the importer asks; other lines that are left to the reader go, which leaves them to their defaults"""
 GPUS_PER_NODE = 8
 _REASON = 110
 
@@ -115,7 +123,7 @@ def _job(text: str, kind: str, file: str, name: str) -> Verdict:
     if kind == "deepspeed":
         fitting = read_as == "DeepSpeed"
     unread = sum(fate.kind in ("not modelled", "unknown") for fate in imported.fates)
-    questions = len(imported.to_fill)
+    questions = imported.questions
     tree = answered(imported)
     questions += "nodes" not in imported.tree.get("cluster", {}) and "nodes" in tree.get("cluster", {})
     said = Verdict(name, kind, "accepted" if fitting else "other tool", read_as, questions, unread)
@@ -136,7 +144,10 @@ def answered(imported: ImportedScenario) -> dict[str, Any]:
         holder = tree
         for part in above:
             holder = holder[part]
-        holder[last] = ANSWERS.get(path, holder[last])
+        if path in ANSWERS:
+            holder[last] = ANSWERS[path]
+        else:
+            del holder[last]
     parallel, cluster = tree.get("parallel", {}), tree.setdefault("cluster", {})
     ranks = 1
     for axis in ("tensor", "pipeline", "context", "expert"):

@@ -96,7 +96,6 @@ def test_an_unread_key_is_named() -> None:
         ("qwen2.5-7b", {"layer_types": ["linear_attention"], "use_sliding_window": True}, "linear_attention are not supported yet"),
         ("qwen3-30b-a3b", {"mlp_only_layers": [3]}, "mlp_only_layers"),
         ("mpt-7b", {"attn_config": {"alibi": True, "qk_ln": True}}, "qk_ln"),
-        ("nemotron-h-8b", {"hybrid_override_pattern": "MEM*" * 13, "moe_latent_size": 64}, "moe_latent_size"),
         ("nemotron-h-8b", {"hybrid_override_pattern": None, "layers_block_type": ["conv"] * 52}, "kind conv are not supported yet"),
         ("retnet-1.3b", {"num_kv_heads": 2}, "retention with shared keys"),
         ("retnet-1.3b", {"attn": {"layers": [3], "num_heads": 8}}, "attn"),

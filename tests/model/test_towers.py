@@ -190,7 +190,6 @@ def test_the_text_alone_is_asked_for() -> None:
     [
         ({"vision_config": None}, "has a vision_config; the text alone is another model"),
         ({"vision_config": {**VISION, "depth": None}}, "depth is required"),
-        ({"vision_config": {**VISION, "fullatt_block_indexes": [7, 30]}}, "other layers of the tower"),
         ({"vision_config": {**VISION, "num_heads": 7}}, "hidden / heads = 1280 / 7 is not whole"),
         ({"vision_config": {**VISION, "hidden_size": [1]}}, "cannot be read"),
         ({"vision_config": {**VISION, "patch_size": 15}}, "size / patch = 448 / 15 is not whole"),

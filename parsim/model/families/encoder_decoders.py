@@ -36,7 +36,13 @@ def _t5(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     kind = word.removeprefix("gated-")
     fields["gated"] = word != kind
     fields["activation"] = _GATED.get(kind, kind) if fields["gated"] else {"gelu_new": "gelu-new"}.get(kind, kind)
+    if str((tree.get("architectures") or [""])[0]).endswith("EncoderModel"):  # the first stack alone, which has no head
+        fields |= {"encoder": None, "causal": False, "layers": fields["encoder"]["layers"]}
     return {"feed_forward_proj", "dense_act_fn", "is_gated_act"}
+
+
+def _with_encoder(name: str) -> dict[str, str]:
+    return {**_writes(name), f"{name}EncoderModel": "encoder"}
 
 
 T5 = Family(
@@ -46,7 +52,7 @@ T5 = Family(
         "position": "none", "relative_buckets": 32, "normalisation": "rmsnorm", "norm_keeps_input": True,
         "activation": "relu", "fused_query_key_value": False,
         "query_key_value_bias": False, "output_bias": False, "mlp_bias": False, "tied_embeddings": True, "dropout": 0.1,
-        "activation_dropout": True, "final_dropout": True, "encoder": {},
+        "activation_dropout": True, "final_dropout": True, "bare_pooler": False, "encoder": {},
     },
     registration=_REGISTRATION,
     keys={
@@ -60,10 +66,10 @@ T5 = Family(
         "num_hidden_layers num_attention_heads"
     ),
     adjust=_t5,
-    classes=_writes("T5"),
+    classes=_with_encoder("T5"),
 )  # fmt: skip
-MT5 = T5._replace(name="mt5", model_type="mt5", classes=_writes("MT5"), structure={**T5.structure, "tied_embeddings": False})
-UMT5 = MT5._replace(name="umt5", model_type="umt5", classes=_writes("UMT5"), structure={**MT5.structure, "relative_per_layer": True})
+MT5 = T5._replace(name="mt5", model_type="mt5", classes=_with_encoder("MT5"), structure={**T5.structure, "tied_embeddings": False})
+UMT5 = MT5._replace(name="umt5", model_type="umt5", classes=_with_encoder("UMT5"), structure={**MT5.structure, "relative_per_layer": True})
 
 
 def _bart(fields: Fields, tree: Mapping[str, Any]) -> set[str]:

@@ -1,7 +1,7 @@
-"""Decoders whose layers, or some of them, carry a state: RetNet, Mamba-2, Qwen3-Next, Nemotron-H.
+"""Decoders whose layers, or some of them, carry a state: RetNet, GLA, Gated DeltaNet, Mamba-2, Qwen3-Next, Nemotron-H.
 
 Structure and key names: huggingface/transformers ``models/mamba2``, ``models/qwen3_next``, ``models/nemotron_h``;
-fla-org/flash-linear-attention ``fla/models/retnet``.
+fla-org/flash-linear-attention ``fla/models/retnet``, ``gla``, ``gated_deltanet`` and ``fla/layers``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from parsim.errors import Finding, ModelError
-from parsim.model.families.family import GROUPED, SIZES, Family, Fields, shortest, words
+from parsim.model.families.family import GROUPED, SIZES, Adjust, Family, Fields, shortest, words
 from parsim.model.families.llama import BIASES, HARMLESS, ROUTER, STRUCTURE
 from parsim.model.families.readers import groups, together
 
@@ -32,17 +32,26 @@ def _pattern(types: list[str], key: str) -> str:
     return shortest("".join(_LAYER_TYPES[kind] for kind in types))
 
 
-def _retnet(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
-    hidden, heads = int(fields["hidden"]), int(fields["heads"])
-    fields.setdefault("mixer", {})
-    for name, key, usual in (("key_dim", "expand_k", 1.0), ("value_dim", "expand_v", 2.0)):
-        fields["mixer"][name] = int(hidden * float(tree.get(key, usual))) // heads
+def _fla_mlp(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    """The width, or two thirds of ``hidden_ratio`` times the hidden size, rounded up to 256 (fla/modules/mlp.py)."""
     fields["mlp"] = tree.get("intermediate_size")
-    if fields["mlp"] is None:  # fla/modules/mlp.py: two thirds of it, rounded up to 256
-        fields["mlp"] = -(-int(hidden * float(tree.get("hidden_ratio") or 4) * 2 / 3) // 256) * 256
-    if tree.get("num_kv_heads") not in (None, heads):
-        raise ModelError(Finding("retention with shared keys is not supported yet", "num_kv_heads", tree["num_kv_heads"], "leave it out"))
-    return {"expand_k", "expand_v", "hidden_ratio", "num_kv_heads", "intermediate_size"}
+    if fields["mlp"] is None:
+        fields["mlp"] = -(-int(int(fields["hidden"]) * float(tree.get("hidden_ratio") or 4) * 2 / 3) // 256) * 256
+    return {"hidden_ratio", "intermediate_size"}
+
+
+def _expanded(what: str, key_share: float, value_share: float) -> Adjust:
+    """A reader of keys and values whose widths are shares of the hidden size, for a mixer called `what`."""
+
+    def read(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+        hidden, heads = int(fields["hidden"]), int(fields["heads"])
+        for name, key, usual in (("key_dim", "expand_k", key_share), ("value_dim", "expand_v", value_share)):
+            fields.setdefault("mixer", {})[name] = int(hidden * float(tree.get(key, usual))) // heads
+        if tree.get("num_kv_heads") not in (None, heads):
+            raise ModelError(Finding(f"{what} with shared keys is not supported yet", "num_kv_heads", tree["num_kv_heads"], "leave it out"))
+        return {"expand_k", "expand_v", "num_kv_heads"} | _fla_mlp(fields, tree)
+
+    return read
 
 
 RETNET = Family(
@@ -60,8 +69,47 @@ RETNET = Family(
     harmless=words(
         "use_short_conv conv_size elementwise_affine fuse_norm fuse_swiglu fuse_cross_entropy fuse_linear_cross_entropy use_l2warp"
     ),
-    adjust=_retnet,
+    adjust=_expanded("retention", 1.0, 2.0),
 )  # fmt: skip
+_FLA_SWITCHES = words(
+    "elementwise_affine fuse_norm fuse_swiglu fuse_cross_entropy fuse_linear_cross_entropy use_l2warp gate_logit_normalizer clamp_min "
+    "allow_neg_eigval use_gk"
+)
+_FLA_REGISTRATION = ("mixer_norm", *_MIXER, "mixer_decay_down", "mixer_decay_up", "mlp_norm", "mlp_up", "mlp_down")
+GLA = RETNET._replace(
+    name="gla",
+    model_type="gla",
+    structure={**RETNET.structure, "position": "none", "mixer": {"kind": "gla"}},
+    registration=_FLA_REGISTRATION,
+    stated={
+        "attn": (), "feature_map": (), "attn_mode": ("chunk", "fused_chunk"), "use_output_gate": (True,), "use_short_conv": (False,),
+        "use_gv": (False,),
+    },
+    harmless=_FLA_SWITCHES | words("conv_size"),
+    adjust=_expanded("gated linear attention", 0.5, 1.0),
+)  # fmt: skip
+
+
+def _gated_deltanet(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    """Heads of their own width, values wider by ``expand_v``."""
+    heads, size = int(fields["heads"]), int(tree.get("head_dim") or 256)
+    values, width = tree.get("num_v_heads"), float(tree.get("expand_v", 2.0)) * size
+    if width != int(width):
+        raise ModelError(Finding(f"head_dim x expand_v = {width:g} is not whole", "expand_v", tree.get("expand_v"), "use another"))
+    fields["head_dim"] = size
+    fields.setdefault("mixer", {}).update({"heads": values or heads, "key_heads": heads, "key_dim": size, "value_dim": int(width)})
+    return {"head_dim", "expand_v", "num_v_heads"} | _fla_mlp(fields, tree)
+
+
+GATED_DELTANET = GLA._replace(
+    name="gated-deltanet",
+    model_type="gated_deltanet",
+    structure={**GLA.structure, "mixer": {"kind": "gated-delta", "convolution": 4}},
+    keys={**{key: name for key, name in RETNET.keys.items() if key != "num_heads"}, "num_heads": "heads", "conv_size": "mixer.convolution"},
+    stated={"attn": (), "attn_mode": ("chunk",), "use_gate": (True,), "use_short_conv": (True,)},
+    harmless=_FLA_SWITCHES,
+    adjust=_gated_deltanet,
+)
 
 
 def _mamba2(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
@@ -335,11 +383,11 @@ NEMOTRON_H = Family(
         **{key: name for key, name in GROUPED.items() if key != "hidden_act"}, "attention_head_dim": "head_dim",
         "mlp_hidden_act": "activation", "ssm_state_size": "mixer.key_dim", "mamba_num_heads": "mixer.heads",
         "mamba_head_dim": "mixer.value_dim", **_MAMBA_KEYS, "n_routed_experts": "experts.count", "num_experts_per_tok": "experts.top_k",
-        "moe_intermediate_size": "experts.mlp", "norm_topk_prob": "experts.renormalise",
+        "moe_intermediate_size": "experts.mlp", "norm_topk_prob": "experts.renormalise", "moe_latent_size": "experts.latent",
     },
     stated={
         "mamba_hidden_act": ("silu",), "mamba_proj_bias": (False,), "mlp_bias": (False,), "attention_bias": (False,), "use_bias": (False,),
-        "sliding_window": (), "hidden_dropout": (0.0,), "moe_latent_size": (),
+        "sliding_window": (), "hidden_dropout": (0.0,),
     },
     # the modules that predict further words are in the checkpoint; transformers' class has none
     harmless=_TIME_STEPS | words(
@@ -349,4 +397,4 @@ NEMOTRON_H = Family(
     adjust=_nemotron_h,
 )  # fmt: skip
 
-FAMILIES = (RETNET, MAMBA, FALCON_MAMBA, JAMBA, MAMBA2, QWEN3_NEXT, QWEN35, QWEN35_MOE, GRANITE_HYBRID, BAMBA, NEMOTRON_H)
+FAMILIES = (RETNET, GLA, GATED_DELTANET, MAMBA, FALCON_MAMBA, JAMBA, MAMBA2, QWEN3_NEXT, QWEN35, QWEN35_MOE, GRANITE_HYBRID, BAMBA, NEMOTRON_H)

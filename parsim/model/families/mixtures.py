@@ -117,7 +117,7 @@ GLM_DSA = DEEPSEEK_V32._replace(
 
 GLM4_MOE = member(
     "glm4-moe",
-    {"query_key_value_bias": True, "rotary_fraction": 0.5, "head_dim": 128, "experts": {"router_bias": True, "router_dtype": "fp32"}},
+    {"query_key_value_bias": True, "rotary_fraction": 0.5, "experts": {"router_bias": True, "router_dtype": "fp32"}},
     {
         "partial_rotary_factor": "rotary_fraction", "use_qk_norm": "query_key_norm",
         "n_routed_experts": "experts.count", "num_experts_per_tok": "experts.top_k", "moe_intermediate_size": "experts.mlp",

@@ -17,9 +17,7 @@ REFUSED: Mapping[str, str] = {
     "xlstm": f"{_RECURRENT} (matrix memory with exponential gates)",
     **dict.fromkeys(
         (
-            "gla",
             "delta_net",
-            "gated_deltanet",
             "gsa",
             "hgrn",
             "hgrn2",
@@ -31,7 +29,7 @@ REFUSED: Mapping[str, str] = {
             "sba",
             "nsa",
         ),
-        "of flash-linear-attention's models those of retention and of softmax attention alone are read",
+        "of flash-linear-attention's models RetNet, GLA, Gated DeltaNet and softmax attention alone are read",
     ),
     **dict.fromkeys(("lfm2", "lfm2_moe"), "gated short convolutions in place of attention"),
     "zamba": "attention layers share their weights and read the embedding a second time",

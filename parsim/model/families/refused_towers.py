@@ -21,8 +21,6 @@ REFUSED_TOWERS: Mapping[str, str] = {
     "siglip": _CONTRASTIVE,
     "siglip2": _CONTRASTIVE,
     "chinese_clip": _CONTRASTIVE,
-    "clip_text_model": _CONTRASTIVE,
-    "clip_vision_model": _CONTRASTIVE,
     "siglip_vision_model": _CONTRASTIVE,
     "clap": _CONTRASTIVE,
     "align": _CONTRASTIVE,

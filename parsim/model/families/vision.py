@@ -1,6 +1,6 @@
-"""Encoders of images: ViT (2010.11929), DeiT (2012.12877), DINOv2 (2304.07193).
+"""Encoders of images: ViT (2010.11929), DeiT (2012.12877), DINOv2 (2304.07193), and the two towers of CLIP (2103.00020), each alone.
 
-Structure follows huggingface/transformers ``models/vit/modeling_vit.py``, ``models/deit`` and ``models/dinov2``.
+Structure follows huggingface/transformers ``models/vit/modeling_vit.py``, ``models/deit``, ``models/dinov2`` and ``models/clip``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _dinov2(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
 DINOV2 = VIT._replace(
     name="dinov2",
     model_type="dinov2",
-    structure={**VIT.structure, "layer_scale": True, "image": {"mask_token": True, "pools_patches": True}},
+    structure={**VIT.structure, "layer_scale": True, "bare_pooler": False, "image": {"mask_token": True, "pools_patches": True}},
     registration=(
         "attention_norm", "query_key_value", "attention_output", "attention_scale", "mlp_norm", "mlp_up", "mlp_down", "mlp_scale",
     ),
@@ -60,4 +60,40 @@ DINOV2 = VIT._replace(
     adjust=_dinov2,
 )  # fmt: skip
 
-FAMILIES = (VIT, DEIT, DINOV2)
+
+
+def _clip(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    fields["attention_dropout"] = bool(tree.get("attention_dropout"))
+    fields["activation"] = fields.get("activation", "quick-gelu")
+    return {"attention_dropout"}
+
+
+_CLIP_REGISTRATION = ("query_key_value", "attention_output", "attention_norm", "mlp_up", "mlp_down", "mlp_norm")
+CLIP_VISION = VIT._replace(
+    name="clip-vision",
+    model_type="clip_vision_model",
+    structure={
+        **VIT.structure, "task": "encoder", "activation": "quick-gelu", "embedding_norm": True, "bare_pooler": False,
+        "image": {"patch": 32, "bias": False},
+    },
+    registration=_CLIP_REGISTRATION,
+    keys={key: name for key, name in VIT.keys.items() if key not in ("qkv_bias", "hidden_dropout_prob")} | {"dropout": "dropout"},
+    harmless=words("projection_dim initializer_factor"),
+    adjust=_clip,
+    classes={"CLIPVisionModel": "encoder", "CLIPForImageClassification": "unread"},
+)  # fmt: skip
+CLIP_TEXT = Family(
+    name="clip-text",
+    model_type="clip_text_model",
+    structure={
+        "task": "encoder", "activation": "quick-gelu", "fused_query_key_value": False, "upcast_softmax": True, "attention_dropout": False,
+        "embedding_dropout": False, "maximum_sequence": 77, "bare_pooler": False,
+    },
+    registration=_CLIP_REGISTRATION,
+    keys={key: name for key, name in SIZES.items() if name != "tied_embeddings"} | {"hidden_act": "activation", "dropout": "dropout"},
+    harmless=words("projection_dim initializer_factor tie_word_embeddings"),
+    adjust=_clip,
+    classes={"CLIPTextModel": "encoder"},
+)  # fmt: skip
+
+FAMILIES = (VIT, DEIT, DINOV2, CLIP_VISION, CLIP_TEXT)

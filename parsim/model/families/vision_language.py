@@ -2,7 +2,7 @@
 
 A reader takes the config's ``vision_config`` and the whole config, and returns fields of the tower's `TransformerConfig` and of the
 `Projector`. Structure follows huggingface/transformers ``models/clip``, ``siglip``, ``pixtral``, ``qwen2_vl``, ``qwen2_5_vl``,
-``qwen3_vl``, ``qwen3_5``, ``gemma3``, ``paligemma``, ``idefics3``, ``mistral3``, ``internvl``, ``llava`` and ``llama4``.
+``qwen3_vl``, ``qwen3_5``, ``gemma3``, ``paligemma``, ``idefics3``, ``mistral3``, ``internvl``, ``llava``, ``llama4`` and ``kimi_k25``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from parsim.errors import Finding, ModelError
 from parsim.limits import MOST_LAYERS, beyond
-from parsim.model.families.family import Fields, words
+from parsim.model.families.family import Fields, shortest, words
 
 Tree = Mapping[str, Any]
 _TOWER: Fields = {
@@ -159,6 +159,8 @@ def _llama4(vision: Tree, _: Tree, __: int) -> tuple[Fields, Fields]:
     }  # fmt: skip
     merge = round(1 / float(vision.get("pixel_shuffle_ratio", 0.5)))
     wide = vision.get("projector_output_dim", 4096)
+    _agree("intermediate_size", vision["intermediate_size"], int(tower["hidden"]) * merge**2, "hidden_size / pixel_shuffle_ratio^2")
+    _agree("vision_output_dim", vision.get("vision_output_dim", wide), wide, "projector_output_dim")
     return tower, {"merge": merge, "first": vision.get("projector_input_dim", 4096), "second": wide, "bias": False}
 
 
@@ -171,39 +173,45 @@ def _qwen(vision: Tree, **further: Any) -> Fields:
     return {**fixed, **further, "image": {**image, **further.get("image", {})}}
 
 
-def _merger(vision: Tree, hidden: int, norm: str) -> Fields:
+def _agree(key: str, said: Any, needed: Any, of: str) -> None:
+    """Raise `ModelError` where a size of the tower does not fit what stands behind it."""
+    if said != needed:
+        text = f"{key} {said} is not {of} = {needed}: the products of the tower and its projector do not fit each other"
+        raise ModelError(Finding(text, f"model.vision_config.{key}", said, f"use {needed}"))
+
+
+def _merger(vision: Tree, hidden: int, norm: str, width: int) -> Fields:
     merge = int(vision.get("spatial_merge_size", 2))
+    _agree("out_hidden_size", vision.get("out_hidden_size", width), width, "the text's hidden_size")
     return {"merge": merge, "norm": norm, "first": hidden * merge**2}
 
 
-def _qwen2(vision: Tree, _: Tree, __: int) -> tuple[Fields, Fields]:
+def _qwen2(vision: Tree, _: Tree, width: int) -> tuple[Fields, Fields]:
     sizes = _sizes(vision, "embed_dim", "depth", "num_heads")
     hidden = int(sizes["hidden"])
     further = {"mlp": int(hidden * float(vision.get("mlp_ratio", 4))), "activation": vision.get("hidden_act", "quick_gelu")}
-    return {**sizes, **_qwen(vision, **further)}, _merger(vision, hidden, "layernorm")
+    return {**sizes, **_qwen(vision, **further)}, _merger(vision, hidden, "layernorm", width)
 
 
-def _qwen25(vision: Tree, _: Tree, __: int) -> tuple[Fields, Fields]:
+def _qwen25(vision: Tree, _: Tree, width: int) -> tuple[Fields, Fields]:
     sizes = _sizes(vision, layers="depth", heads="num_heads")
-    full = list(vision.get("fullatt_block_indexes") or [7, 15, 23, 31])
-    every = full[0] + 1
-    if full != [layer for layer in range(int(sizes["layers"])) if (layer + 1) % every == 0]:
-        text = "full attention in other layers of the tower than every n-th is not supported yet"
-        raise ModelError(Finding(text, "model.vision_config.fullatt_block_indexes", full, f"for example every {every}th"))
+    said = vision.get("fullatt_block_indexes")
+    full = [7, 15, 23, 31] if said is None else said
+    letters = "".join("*" if layer in full else "W" for layer in range(int(sizes["layers"])))
     window = (int(vision.get("window_size", 112)) // int(vision.get("patch_size", 14))) ** 2
     further = {
         **_mlp(vision), "activation": vision.get("hidden_act", "silu"), "gated": True, "normalisation": "rmsnorm",
-        "attention_chunk": window, "full_attention_every": every,
+        "attention_chunk": window, "layer_pattern": shortest(letters),
     }  # fmt: skip
-    return {**sizes, **_qwen(vision, **further)}, _merger(vision, int(sizes["hidden"]), "rmsnorm")
+    return {**sizes, **_qwen(vision, **further)}, _merger(vision, int(sizes["hidden"]), "rmsnorm", width)
 
 
-def _qwen3(vision: Tree, _: Tree, __: int) -> tuple[Fields, Fields]:
+def _qwen3(vision: Tree, _: Tree, width: int) -> tuple[Fields, Fields]:
     sizes = _sizes(vision, layers="depth", heads="num_heads")
     image = {"bias": True, "positions": vision.get("num_position_embeddings", 2304), "patch": vision.get("patch_size", 16)}
     further = {**_mlp(vision), "activation": vision.get("hidden_act", "gelu_pytorch_tanh"), "image": image}
     extra = len(vision.get("deepstack_visual_indexes") or ())
-    return {**sizes, **_qwen(vision, **further)}, {**_merger(vision, int(sizes["hidden"]), "layernorm"), "extra": extra}
+    return {**sizes, **_qwen(vision, **further)}, {**_merger(vision, int(sizes["hidden"]), "layernorm", width), "extra": extra}
 
 
 def _qwen35(vision: Tree, tree: Tree, width: int) -> tuple[Fields, Fields]:
@@ -212,6 +220,20 @@ def _qwen35(vision: Tree, tree: Tree, width: int) -> tuple[Fields, Fields]:
         text = "features of several layers of the tower, which Qwen3.5 does not read, are not supported yet"
         raise ModelError(Finding(text, "model.vision_config.deepstack_visual_indexes", earlier, "use []"))
     return _qwen3(vision, tree, width)
+
+
+def _kimi(vision: Tree, tree: Tree, _: int) -> tuple[Fields, Fields]:
+    """The names of transformers' class, or those beside the weights (``vt_hidden_size``); moments of a video are pooled, images have one."""
+    part = {name.removeprefix("vt_").removeprefix("init_"): value for name, value in vision.items()}
+    sizes, merge = _sizes(part), _side(part.get("merge_kernel_size", [2, 2]))
+    _agree("hidden_size", sizes["hidden"], tree.get("projection_hidden_size", sizes["hidden"]), "projection_hidden_size")
+    rows = int(part.get("pos_emb_height", 64)) * int(part.get("pos_emb_width", 64))
+    image = {
+        "size": 448, "patch": part.get("patch_size", 14), "class_tokens": 0, "positions": rows, "any_size": True,
+    }  # fmt: skip
+    activation = part.get("hidden_act", "gelu_pytorch_tanh")
+    tower = {**sizes, **_mlp(part), "activation": activation, "position": "rotary", "image": image}
+    return tower, {"merge": merge, "norm": "layernorm", "first": int(sizes["hidden"]) * int(merge) ** 2}
 
 
 _COMMON = words(
@@ -233,11 +255,15 @@ VISION_LANGUAGE: Mapping[str, VisionLanguage] = {
     "mistral3": VisionLanguage(_mistral3, harmless=_COMMON | _PROJECTED | {"spatial_merge_size"}),
     "internvl": VisionLanguage(_internvl, harmless=_COMMON | _PROJECTED | {"downsample_ratio"}),
     "llama4": VisionLanguage(_llama4, harmless=_COMMON),
+    "kimi_k25": VisionLanguage(
+        _kimi, {"kimi_k2": "deepseek_v3"}, _COMMON | words("media_placeholder_token_id use_unified_vision_chunk video_placeholder projection_hidden_size"),
+        tied=False,
+    ),
     "qwen2_vl": VisionLanguage(_qwen2, _QWEN2, _COMMON),
     "qwen2_5_vl": VisionLanguage(_qwen25, _QWEN2, _COMMON),
     "qwen3_vl": VisionLanguage(_qwen3, {"qwen3_vl_text": "qwen3"}, _COMMON),
     "qwen3_vl_moe": VisionLanguage(_qwen3, {"qwen3_vl_moe_text": "qwen3_moe"}, _COMMON),
     "qwen3_5": VisionLanguage(_qwen35, harmless=_COMMON, tied=False),
     "qwen3_5_moe": VisionLanguage(_qwen35, harmless=_COMMON, tied=False),
-}
+}  # fmt: skip
 """``model_type`` -> how it is read"""

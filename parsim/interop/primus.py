@@ -1,0 +1,142 @@
+"""Primus's YAML as a scenario: Megatron-LM's options over a model of its own list, in the module ``pre_trainer``.
+
+What the keys mean, and the defaults written here: AMD-AGI/Primus, primus/configs/modules/megatron (pre_trainer.yaml, trainer_base.yaml) and
+primus/configs/models/megatron. Values such as ``${PRIMUS_TP:1}`` are variables of the environment with a default, which is taken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from parsim.errors import InputError
+from parsim.interop.import_draft import ImportDraft
+from parsim.interop.import_sections import write_cluster, write_sequence_length
+from parsim.interop.keys import Key, Source, key_table, of_document
+from parsim.interop.megatron.parallel import read_parallel
+from parsim.interop.megatron.training import read_training
+from parsim.interop.recognise import Foreign
+from parsim.model.catalogue import read_architecture
+from parsim.model.transformer import TransformerConfig
+from parsim.scenario import files
+from parsim.scenario.references import lookup, model_tree
+from parsim.scenario.support import EXAMPLES
+
+MODULE = "modules.pre_trainer."
+_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*):([^${}]*)\}")
+DEFAULTS: Mapping[str, Any] = {
+    "micro_batch_size": 2, "global_batch_size": 16, "seq_length": 1024, "bf16": True, "use_distributed_optimizer": True,
+    "sequence_parallel": True, "hidden_dropout": 0.0, "attention_dropout": 0.0,
+}  # fmt: skip
+"""of pre_trainer.yaml, trainer_base.yaml, language_model.yaml and llama_base.yaml, where Megatron-LM has others"""
+
+
+def read_primus(draft: ImportDraft, foreign: Foreign) -> None:
+    """Write the scenario of an experiment that trains with Megatron-LM."""
+    if foreign.document is None:
+        return
+    spelled = files.read(Path(__file__).parent / "tables" / "primus.yaml").tree
+    keys = [_with_default(key) for key in of_document(foreign.document, "primus").keys]
+    table = key_table("primus")
+    options = [_renamed(key, spelled) for key in keys if key.name.startswith(f"{MODULE}overrides.")]
+    beside = [key for key in keys if not key.name.startswith(f"{MODULE}overrides.")]
+    _check_job(draft, beside)
+    given = {key.name for key in options if key.value is not None}
+    given |= {"bf16"} & {"bf16" for key in options if key.name == "fp16" and key.value is True}
+    options += [Key(name, f"{name} of Primus's pre_trainer.yaml", value, draft.file) for name, value in DEFAULTS.items() if name not in given]
+    source = Source(options, table)
+    _model(draft, source, next((key for key in beside if key.name == f"{MODULE}model"), None), spelled["models"])
+    tensor = draft.take(source, "parallel.tensor.size") or 1
+    write_cluster(draft)
+    length = write_sequence_length(draft, source.of("training.sequence_length"))
+    read_training(draft, source, length)
+    read_parallel(draft, source, None)
+    draft.write("software.profile", "megatron-core", note="Primus trains with Megatron-Core")
+    if tensor > 1 and draft.value("parallel.tensor.overlap") is None:
+        draft.write("parallel.tensor.overlap", "backward", note="tp_comm_overlap is false if not given")
+    draft.take(source, "software.gradient_accumulation_fusion")
+    draft.close(source)
+    draft.close(Source(beside, table))
+
+
+def _with_default(key: Key) -> Key:
+    """The key with the defaults of the variables that its value is made of."""
+    if not isinstance(key.value, str) or not _DEFAULT.search(key.value):
+        return key
+    text = _DEFAULT.sub(lambda match: match[2], key.value)
+    return replace(key, value=files.parse_text(f"value: {text}", key.file).tree["value"], original=key.value)
+
+
+def _renamed(key: Key, spelled: Mapping[str, Any]) -> Key:
+    """The key by the option of Megatron-LM that it is."""
+    name = key.name.removeprefix(f"{MODULE}overrides.")
+    if name in spelled["inverted"] and isinstance(key.value, bool):
+        return replace(key, name=spelled["inverted"][name], value=not key.value, original=key.value)
+    return replace(key, name=spelled["renamed"].get(name, name))
+
+
+def _check_job(draft: ImportDraft, keys: list[Key]) -> None:
+    """An error where the experiment is no training of a Megatron-LM model from the beginning, or has several modules."""
+    for key in keys:
+        name = key.name.removeprefix(MODULE)
+        if name == "framework" and key.value != "megatron":
+            draft.errors.append(key.finding(f"not supported yet: Primus with {key.value}", "parsim reads framework: megatron"))
+        elif name == "config" and key.value not in ("pre_trainer.yaml", "trainer_base.yaml"):
+            draft.errors.append(key.finding(f"not supported yet: {key.value}", "parsim reads config: pre_trainer.yaml"))
+        elif key.name.startswith("modules.") and name == key.name:
+            draft.errors.append(key.finding("not supported yet: a module beside pre_trainer", "leave it out"))
+
+
+def _model(draft: ImportDraft, source: Source, key: Key | None, known: Mapping[str, str]) -> None:
+    """The model of the catalogue that a file of Primus's list is, with what the experiment changes of it."""
+    rows = [row for row in source.table.below("model.") if row.path not in ("model.attention_dropout", "model.maximum_sequence")]
+    said = [(row, option) for row in rows if (option := source.of(row.path)) is not None]
+    for name in ("max_position_embeddings", "group_query_attention"):
+        draft.harmless(source.get(name), "of the model, which has it anyway")
+    name = str(key.value).removesuffix(".yaml") if key is not None else ""
+    ours = draft.given.model or known.get(name)
+    config = _architecture(ours)
+    if ours is None or (config is None and draft.given.model is None):
+        draft.fill("model", f"{name or 'the model'} is not in the catalogue: {EXAMPLES['model']} (--model)", key)
+        for _, option in said:
+            draft.harmless(option, "of the model that is to be filled in")
+        return
+    changed = [] if config is None else [(row, option) for row, option in said if not _same(config, row.path, row.ours(option.value), option)]
+    simple = all(row.kind in ("whole", "number", "word") for row, _ in changed) and draft.given.model is None
+    for row, option in said:
+        if (row, option) not in changed:
+            draft.harmless(option, f"as {ours} has it")
+        elif simple:
+            draft.take(source, row.path)
+        else:
+            draft.harmless(option, "--model counts" if draft.given.model is not None else "of the model that is to be filled in")
+    if changed and not simple:
+        what = ", ".join(option.written.rpartition(".")[2] for _, option in changed)
+        draft.fill("model", f"{name} with another {what} is a model of its own: {EXAMPLES['model']} (--model)", key)
+        return
+    note = "--model" if draft.given.model is not None else ""
+    draft.write("model.base" if changed else "model", ours, key, note=note)
+
+
+def _architecture(name: str | None) -> TransformerConfig | None:
+    if name is None:
+        return None
+    try:
+        tree, _, beside = model_tree(name, None)
+        return read_architecture(tree, base_lookup=lookup("models", beside)).resolved()
+    except InputError:
+        return None
+
+
+def _same(config: TransformerConfig, path: str, word: str | None, key: Key) -> bool:
+    """Whether the architecture has what the option says."""
+    holder: Any = config
+    for part in path.split(".")[1:]:
+        holder = getattr(holder, part, None)
+    if isinstance(holder, bool) or holder is None or not isinstance(holder, int | float | str):
+        inverted = path in ("model.tied_embeddings", "model.mlp_bias", "model.experts.renormalise")
+        return (bool(holder) is not inverted) == bool(key.value) if key.value not in (None, "") else True
+    return holder == key.value or str(holder) == word
