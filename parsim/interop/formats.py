@@ -78,9 +78,7 @@ def import_config(
         raise ScenarioError([missing, *error.findings]) from None
 
 
-def _without_arguments(
-    claim: Claim, foreign: Foreign, text: str, given: Given, findings: Sequence[Finding]
-) -> ImportedScenario | None:
+def _without_arguments(claim: Claim, foreign: Foreign, text: str, given: Given, findings: Sequence[Finding]) -> ImportedScenario | None:
     """The scenario of a script of Megatron-LM or Megatron-DeepSpeed that hangs on arguments, which are left to the reader."""
     if claim.tool.name not in OPEN_TABLES or claim.tool.read is None:
         return None

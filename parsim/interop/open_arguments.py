@@ -1,8 +1,8 @@
 """Scripts whose sizes follow from arguments, or from variables, that nobody has said: what does not hang on them, and what does.
 
 Such a script is read several times, each time with other values in their places: every word that it compares an argument with, and one
-that it does not; else a small and a larger number. An option that is the same every time is taken. All others, those that stand in the text and were
-in no reading among them, are left to the reader, as one question.
+that it does not; else a small and a larger number. An option that is the same every time is taken. All others, among them those that
+stand in the text and were in no reading, are left to the reader, as one question.
 """
 
 from __future__ import annotations
@@ -106,11 +106,10 @@ def open_paths(table: KeyTable, names: frozenset[str], of_model: Sequence[str]) 
     for name in sorted(names):
         paths = [row.path for row in table.rows.values() if name in row.names] or ["model."] * (name in of_model)
         for path in paths:
-            if path.startswith("model.") and path != "model.attention_dropout":
-                path = "model"
-            path = next((whole for whole in WHOLE if path == whole or path.startswith(f"{whole}.")), path)
-            if path not in NO_STEP and path != "model.attention_dropout":
-                found.setdefault(path, []).append(name)
+            of_one = "model" if path.startswith("model.") and path != "model.attention_dropout" else path
+            asked = next((whole for whole in WHOLE if of_one == whole or of_one.startswith(f"{whole}.")), of_one)
+            if asked not in NO_STEP and asked != "model.attention_dropout":
+                found.setdefault(asked, []).append(name)
     return found
 
 

@@ -46,7 +46,9 @@ def read_primus(draft: ImportDraft, foreign: Foreign) -> None:
     _check_job(draft, beside)
     given = {key.name for key in options if key.value is not None}
     given |= {"bf16"} & {"bf16" for key in options if key.name == "fp16" and key.value is True}
-    options += [Key(name, f"{name} of Primus's pre_trainer.yaml", value, draft.file) for name, value in DEFAULTS.items() if name not in given]
+    options += [
+        Key(name, f"{name} of Primus's pre_trainer.yaml", value, draft.file) for name, value in DEFAULTS.items() if name not in given
+    ]
     source = Source(options, table)
     _model(draft, source, next((key for key in beside if key.name == f"{MODULE}model"), None), spelled["models"])
     tensor = draft.take(source, "parallel.tensor.size") or 1
@@ -104,7 +106,9 @@ def _model(draft: ImportDraft, source: Source, key: Key | None, known: Mapping[s
         for _, option in said:
             draft.harmless(option, "of the model that is to be filled in")
         return
-    changed = [] if config is None else [(row, option) for row, option in said if not _same(config, row.path, row.ours(option.value), option)]
+    changed = (
+        [] if config is None else [(row, option) for row, option in said if not _same(config, row.path, row.ours(option.value), option)]
+    )
     simple = all(row.kind in ("whole", "number", "word") for row, _ in changed) and draft.given.model is None
     for row, option in said:
         if (row, option) not in changed:

@@ -285,8 +285,9 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
 ) -> tuple[Operator, ...]:
     """The operators of one mixture layer from tensor `source` to tensor `output`; their names begin with `name`.
 
-    `width` is one expert's, `shared_width` that of the MLP every token visits; `latent` that of tokens on their way to experts, 0 = `hidden`. `parameter_names`: router, first and second
-    expert weights; `shared_names`: gate, up and down of the shared MLP (without `gated`: up and down) and its gate.
+    `width` is one expert's, `shared_width` that of the MLP every token visits; `latent` that of tokens on their way to
+    experts, 0 = `hidden`. `parameter_names`: router, first and second expert weights; `shared_names`: gate, up and
+    down of the shared MLP (without `gated`: up and down) and its gate.
     """
 
     def tensor(word: str) -> str:
@@ -317,7 +318,9 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
         Combine(tensor("combine"), (tensor("down"), tensor("choice")), combined, inner, top_k, experts, groups, selective="moe"),
     ]  # fmt: skip
     if latent:
-        down = Linear(tensor("latent_down"), (source,), sent, hidden, (latent,), False, parameter_names=("fc1_latent_proj",), selective="moe")
+        down = Linear(
+            tensor("latent_down"), (source,), sent, hidden, (latent,), False, parameter_names=("fc1_latent_proj",), selective="moe"
+        )
         up_again = Linear(
             tensor("latent_up"), (combined,), mixed, latent, (hidden,), False, parameter_names=("fc2_latent_proj",), selective="moe"
         )

@@ -27,6 +27,11 @@ HUGGING_FACE = {
     "nemotron-h-8b": 8_100_852_736,
     "retnet-1.3b": 1_351_727_104,
 }
+FLASH_LINEAR_ATTENTION = {
+    "model_type": "gla", "hidden_size": 2048, "num_hidden_layers": 24, "num_heads": 4, "expand_k": 0.5, "expand_v": 1, "hidden_ratio": 4,
+    "vocab_size": 32000, "tie_word_embeddings": False,
+}  # fmt: skip
+"""fla-hub/gla-1.3B-100B"""
 KINDS: tuple[Kind, ...] = ("retention", "gla", "mamba2", "gated-delta", "kda")
 
 
@@ -40,6 +45,14 @@ def changed(base: str, **changes: Any) -> Model:
 
 def layer(model: Model, operator: str) -> Block:
     return next(block for block in model.blocks if any(one.name == operator for one in block.operators))
+
+
+def test_gated_linear_attention_has_the_parameters_of_its_layers() -> None:
+    """fla/layers/gla.py: keys half as wide as values, gates of the keys through 16 numbers, one norm for all heads; MLP of 5,632."""
+    h, keys = 2048, 1024
+    attention = 2 * h * keys + 3 * h * h + (h * 16 + 16 * keys + keys) + h // 4
+    expected = 24 * (attention + 2 * h + 3 * h * 5632) + 2 * 32000 * h + h
+    assert parameter_count(build_model(FLASH_LINEAR_ATTENTION, name="gla", base_lookup=look_up)) == expected == 1_365_514_240
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,8 @@ def _read(table: str) -> dict[str, dict[str, int]]:
     for line in table.strip().replace("\n ", " ").splitlines():
         kinds, _, rest = line.partition(":")
         words = rest.split()
-        sizes |= dict.fromkeys(kinds.split(), dict(zip(words[::2], map(int, words[1::2]), strict=True)))
+        own = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+        sizes |= dict.fromkeys(kinds.split(), own)
     return sizes
 
 

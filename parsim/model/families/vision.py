@@ -61,7 +61,6 @@ DINOV2 = VIT._replace(
 )  # fmt: skip
 
 
-
 def _clip(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     fields["attention_dropout"] = bool(tree.get("attention_dropout"))
     fields["activation"] = fields.get("activation", "quick-gelu")

@@ -223,7 +223,7 @@ def _qwen35(vision: Tree, tree: Tree, width: int) -> tuple[Fields, Fields]:
 
 
 def _kimi(vision: Tree, tree: Tree, _: int) -> tuple[Fields, Fields]:
-    """The names of transformers' class, or those beside the weights (``vt_hidden_size``); moments of a video are pooled, images have one."""
+    """The names of transformers' class, or those beside the weights (``vt_hidden_size``). A video's moments are pooled."""
     part = {name.removeprefix("vt_").removeprefix("init_"): value for name, value in vision.items()}
     sizes, merge = _sizes(part), _side(part.get("merge_kernel_size", [2, 2]))
     _agree("hidden_size", sizes["hidden"], tree.get("projection_hidden_size", sizes["hidden"]), "projection_hidden_size")
@@ -256,7 +256,8 @@ VISION_LANGUAGE: Mapping[str, VisionLanguage] = {
     "internvl": VisionLanguage(_internvl, harmless=_COMMON | _PROJECTED | {"downsample_ratio"}),
     "llama4": VisionLanguage(_llama4, harmless=_COMMON),
     "kimi_k25": VisionLanguage(
-        _kimi, {"kimi_k2": "deepseek_v3"}, _COMMON | words("media_placeholder_token_id use_unified_vision_chunk video_placeholder projection_hidden_size"),
+        _kimi, {"kimi_k2": "deepseek_v3"}, _COMMON
+        | words("media_placeholder_token_id use_unified_vision_chunk video_placeholder projection_hidden_size"),
         tied=False,
     ),
     "qwen2_vl": VisionLanguage(_qwen2, _QWEN2, _COMMON),
