@@ -92,7 +92,7 @@ def payload(report: Metrics, *, parts: int = 1) -> Payload:
         facts["periods"] = [_ticks(report, spans, one) for one in found]
     if report.measured.marks:
         facts["marks"] = [[round((time - report.begin) * spans.ticks_per_second), text] for time, text in report.measured.marks]
-    note = " ".join(filter(None, (_note(report, ranks, chosen, simplified), *map(_period_note, found))))
+    note = " ".join(filter(None, (_note(report, ranks, chosen, simplified), _opening(found))))
     if report is not undisturbed:
         note = f"Timeline and memory over time are those of the step with its faults; all else is the step without them. {note}".rstrip()
     return Payload(facts, packed, note, len(spans))
@@ -137,9 +137,10 @@ def _ticks(report: Metrics, spans: Spans, one: Repeat) -> list[float]:
     return [round((one.begin - report.begin) * spans.ticks_per_second), one.period * spans.ticks_per_second, one.count]
 
 
-def _period_note(one: Repeat) -> str:
-    times = f"from {seconds(one.begin)} to {seconds(one.end)}"
-    return f"{one.count:,} equal periods of {seconds(one.period)} {times}: the timeline opens on what comes before and one of them."
+def _opening(found: Sequence[Repeat]) -> str:
+    """On what the timeline opens; empty for all of the step."""
+    each = [f"{one.count:,} equal periods of {seconds(one.period)} from {seconds(one.begin)} to {seconds(one.end)}" for one in found]
+    return f"The step has {' and '.join(each)}; the timeline opens on its beginning and the first of them." if each else ""
 
 
 def _count(report: Metrics, ranks: Sequence[int]) -> int:
