@@ -3,56 +3,32 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files as resources
 from typing import Any
 
 from parsim.report.measured import AT_PEAK
 from parsim.report.plots import style
-from parsim.scenario.files import aliases, names
-from parsim.scenario.json_schema import schema
+from parsim.scenario.files import names
 from parsim.scenario.provenance import catalogue_sha256
+from parsim.study.planner.answers import NOTHING
+from parsim.study.planner.keys import leaves
 from parsim.study.planner.options import CHOSEN
 from parsim.study.planner.state import EXAMPLE, example
 from parsim.version import __version__
 
 CATALOGUE = {"model": "models", "cluster.topology": "topologies", "software.profile": "software"}
 """keys whose values are names of the catalogue -> the kind"""
+_REQUIRED = ("model", "cluster.topology")
+"""keys that have no default"""
 _AUTO = {"software.profile"}
-_WHOLE = ("training.recompute", "parallel.expert.imbalance")
-"""mappings that are one value"""
 
 
 @cache
 def places() -> Mapping[str, Any]:
     """What `places.toml` says."""
     return tomllib.loads(resources("parsim.study.planner").joinpath("places.toml").read_text("utf-8"))
-
-
-def leaves() -> dict[str, dict[str, Any]]:
-    """Dotted key -> its JSON Schema, for every key that holds a value."""
-    whole = schema()
-    return dict(_leaves(whole["definitions"], whole, ""))
-
-
-def _leaves(definitions: Mapping[str, Any], node: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    for key, value in node.get("properties", {}).items():
-        below = _section(definitions, value)
-        if below is None or f"{prefix}{key}" in _WHOLE or key in ("overrides", "study"):
-            yield f"{prefix}{key}", value
-        else:
-            yield from _leaves(definitions, below, f"{prefix}{key}.")
-
-
-def _section(definitions: Mapping[str, Any], node: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The definition of a key that has keys of its own."""
-    if "$ref" in node:
-        target = node["$ref"].rpartition("/")[2]
-        return _section(definitions, definitions[target]) if node["$ref"].startswith("#") else None
-    if "properties" in node:
-        return node
-    return next((found for one in (*node.get("allOf", ()), *node.get("anyOf", ())) if (found := _section(definitions, one))), None)
 
 
 def control(key: str, value: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,7 +40,7 @@ def control(key: str, value: Mapping[str, Any]) -> dict[str, Any]:
         kind = one.get("type", [])
         kinds |= set([kind] if isinstance(kind, str) else kind)
         kinds |= {"object"} if "allOf" in one or "$ref" in one else set()
-    numbers = next((one for one in (value, *value.get("anyOf", ())) if one.get("type") in ("integer", "number")), {})
+    numbers: Mapping[str, Any] = next((one for one in (value, *value.get("anyOf", ())) if one.get("type") in ("integer", "number")), {})
     if key in CHOSEN:
         entered = "choice"
     elif key in CATALOGUE:
@@ -100,13 +76,10 @@ def form() -> dict[str, Any]:
         "version": __version__,
         "catalogue": catalogue_sha256()[:12],
         "example": {"name": EXAMPLE, "state": example()},
-        "aliases": aliases("topologies"),
+        "required": list(_REQUIRED),
+        "length": "training.tokens",
+        "nothing": NOTHING,
         "groups": [{"name": group["name"], "controls": [control(key, every[key]) for key in group["keys"]]} for group in places()["group"]],
         "advanced": [{"name": name, "controls": controls} for name, controls in sections.items()],
         "memory": [{"name": name, "colour": style.CATEGORIES[name].colour} for name in AT_PEAK],
     }
-
-
-def page_style() -> str:
-    """The style of the report's page, which is this one's."""
-    return resources("parsim.report").joinpath("page/page.css").read_text("utf-8")

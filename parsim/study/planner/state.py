@@ -7,7 +7,7 @@ no code: everything goes through `load(..., trusted=False)`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from functools import cache
 from shlex import join
@@ -20,8 +20,8 @@ from parsim.scenario import files
 from parsim.scenario.load import load, put
 from parsim.scenario.scenario import Scenario, flow
 from parsim.scenario.schema import ScenarioSchema
-from parsim.scenario.shortforms import LATE_SCALAR
 from parsim.study.best_strategy_text import yaml_of
+from parsim.study.planner.keys import flattened
 
 EXAMPLE = "llama-3-70b-64x-h100"
 """what is planned before anybody changes anything"""
@@ -30,19 +30,6 @@ LARGEST = 200_000
 """characters of a state as JSON"""
 _MOST_KEYS = 200
 _MODEL_SIGNS = ("model_type", "architectures")
-
-
-def flattened(tree: Mapping[str, Any], section: Any = ScenarioSchema, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys of a tree in long form, and their values; what the schema does not divide further is one value."""
-    for key, value in tree.items():
-        info = section.model_fields.get(key)
-        kind = None if info is None else info.annotation
-        if hasattr(kind, "model_fields") and isinstance(value, str) and f"{prefix}{key}" in LATE_SCALAR:
-            yield f"{prefix}{key}.{LATE_SCALAR[f'{prefix}{key}']}", value
-        elif hasattr(kind, "model_fields") and isinstance(value, Mapping):
-            yield from flattened(value, kind, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 @cache
