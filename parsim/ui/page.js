@@ -173,7 +173,7 @@ async function best() {
   $("found").replaceChildren();
   $("search").scrollIntoView({ block: "nearest" });
   const show = () => $("found").replaceChildren(...found.map((one) => element("tr", {}, element("td", { class: "word" }, one.strategy), element("td", {}, seconds(one.step_time_s)),
-    element("td", {}, percent(one.mfu)), element("td", {}, element("button", { type: "button", onclick: () => become(one.changes) }, text("text", "open"))))));
+    element("td", {}, percent(one.mfu)), element("td", {}, element("button", { type: "button", onclick: () => become(one.state) }, text("text", "open"))))));
   try {
     const reply = await ask("search", { state }, mine.signal);
     for await (const one of lines(reply)) {

@@ -12,6 +12,8 @@ from typing import Any
 
 _LOOK = 0.05
 """how long a thread waits before it asks whether anybody still wants the answer [s]"""
+START = 120.0
+"""until a new worker has everything imported [s]; an answer's time begins then"""
 MEMORY = 24 * 2**30
 """address space of a worker [B]"""
 _CONTEXT = get_context("spawn")
@@ -40,6 +42,7 @@ def _work(pipe: Connection) -> None:
         import resource  # Unix only
 
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    pipe.send(None)
     while True:
         try:
             name, arguments = pipe.recv()
@@ -68,6 +71,7 @@ class Worker:
         self._process = _CONTEXT.Process(target=_work, args=(theirs,), daemon=True)
         self._process.start()
         theirs.close()
+        self._ready = False
 
     @property
     def number(self) -> int:
@@ -92,22 +96,25 @@ class Worker:
             Lost: it ended, or took longer than `limit` [s].
         """
         done = False
-        began = said = monotonic()
+        said = monotonic()
+        last = said + (limit if self._ready else START)
         try:
             self._pipe.send((job, arguments))
             while not done:
                 while not await asyncio.to_thread(self._pipe.poll, _LOOK):
-                    if (now := monotonic()) - began > limit:
+                    if (now := monotonic()) > last:
                         raise Lost("time")
                     if alive is not None and now - said >= alive:
                         said = now
                         yield {"kind": "alive"}
                 document = self._pipe.recv()
-                if document is None:
-                    done = True
-                else:
+                if document is not None:
                     said = monotonic()
                     yield document
+                elif self._ready:
+                    done = True
+                else:  # its first word: it can begin
+                    self._ready, last = True, monotonic() + limit
         except (EOFError, OSError):
             raise Lost("gone") from None
         finally:

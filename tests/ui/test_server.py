@@ -10,11 +10,19 @@ import time
 from html.parser import HTMLParser
 
 import pytest
-from conftest import TINY
+from served_planner import TINY, Served
 
 from parsim import load, simulate
 from parsim.study.planner.state import tree_of, whole
 from parsim.ui import guard as guarding
+
+
+@pytest.fixture(name="served", scope="module")
+def served_fixture():
+    served = Served()
+    yield served
+    served.end()
+
 
 ASKED = {"tab": "one", "number": 1, "state": {}}
 
@@ -213,11 +221,13 @@ def test_a_search_goes_line_by_line_and_ends_with_its_reader(served):
 
 
 def test_a_search_proves_its_best(served):
-    found = served.lines("search", state=TINY | {"training.global_batch": 8, "model": {"base": "llama-3-8b", "layers": 1}})
+    found = served.lines(
+        "search", state=TINY | {"cluster.gpus": 2, "training.global_batch": 2, "model": {"base": "llama-3-8b", "layers": 1}}
+    )
     assert found[-1]["kind"] == "end"
     assert found[-1]["proven"] is True
     better = [one for one in found if one["kind"] == "better"]
-    report = simulate(load(tree_of(whole(better[-1]["changes"]))))
+    report = simulate(load(tree_of(whole(better[-1]["state"]))))
     assert report.step_time == pytest.approx(better[-1]["step_time_s"], rel=1e-9)
 
 

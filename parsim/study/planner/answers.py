@@ -12,7 +12,6 @@ from typing import Any
 
 from parsim.errors import InputError, ParsimError
 from parsim.report.measured import AT_PEAK
-from parsim.report.page.page import page
 from parsim.report.report import Report
 from parsim.run import StepResult, reported
 from parsim.scenario.build import build
@@ -166,5 +165,7 @@ def simulated(report: Report) -> dict[str, Any]:
 
 def report_page(state: State) -> str:
     """The page of the report, as `parsim run` writes it. Raises `ParsimError`."""
+    from parsim.report.page.page import page
+
     report = reported(scenario_of(state))
     return page([(report.measured.name, report)])

@@ -7,7 +7,6 @@ from time import monotonic
 from typing import Any
 
 from parsim.errors import ParsimError
-from parsim.scenario.scenario import Scenario
 from parsim.study.best_strategy import BestStrategy, Improvement, search
 from parsim.study.planner.answers import impossible
 from parsim.study.planner.state import State, changes_of, scenario_of
@@ -20,7 +19,7 @@ _EVERY = 0.3
 def best_strategy(state: State, say: Say) -> None:
     """Search, and say every improvement, how far it is, and at last what is proved.
 
-    ``{"kind": "progress", "doing", "done", "of"}``, ``{"kind": "better", "changes", ...}``, ``{"kind": "end", "proven", "counts"}`` or
+    ``{"kind": "progress", "doing", "done", "of"}``, ``{"kind": "better", "state", ...}``, ``{"kind": "end", "proven", "counts"}`` or
     ``{"kind": "error", ...}``.
     """
     try:
@@ -42,7 +41,7 @@ def best_strategy(state: State, say: Say) -> None:
                 "step_time_s": one.row["step_time_s"],
                 "peak_bytes": one.row.get("peak_bytes"),
                 "mfu": one.row["mfu"],
-                "changes": _changes(base, one, state),
+                "state": changes_of(BestStrategy(base, [one]).tree()),
             })  # fmt: skip
 
         found = search(base, watch=watch, improved=better)
@@ -50,9 +49,3 @@ def best_strategy(state: State, say: Say) -> None:
         say({"kind": "end", "proven": found.proven, "points": counts.get("points"), "simulated": counts.get("simulated")})
     except ParsimError as error:
         say({"kind": "error"} | {key: value for key, value in impossible(error).items() if key == "findings"})
-
-
-def _changes(base: Scenario, one: Improvement, state: State) -> dict[str, Any]:
-    """The state that the strategy is, as changes of the state it was searched for."""
-    found = changes_of(BestStrategy(base, [one]).tree())
-    return {key: None for key in state if key not in found} | found

@@ -14,13 +14,10 @@ from shlex import join
 from typing import Any
 
 from parsim.errors import Finding, ScenarioError
-from parsim.interop.formats import import_config
-from parsim.interop.import_draft import Given
 from parsim.scenario import files
 from parsim.scenario.load import load, put
 from parsim.scenario.scenario import Scenario, flow
 from parsim.scenario.schema import ScenarioSchema
-from parsim.study.best_strategy_text import yaml_of
 from parsim.study.planner.keys import flattened
 
 EXAMPLE = "llama-3-70b-64x-h100"
@@ -86,6 +83,8 @@ def changes_of(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 def yaml(state: State) -> str:
     """The scenario as a file: `parsim run` of it gives what is shown. Raises `ScenarioError`."""
+    from parsim.study.best_strategy_text import yaml_of
+
     return "\n".join([*yaml_of(dict(scenario_of(state).written)), ""])
 
 
@@ -112,6 +111,9 @@ def dropped(text: str, name: str) -> tuple[dict[str, Any], list[str]]:
             return {"model": tree}, []
         if set(tree) <= set(ScenarioSchema.model_fields) and ("extends" in tree or {"model", "cluster"} <= set(tree)):
             return changes_of(tree), []
+    from parsim.interop.formats import import_config
+    from parsim.interop.import_draft import Given
+
     imported = import_config(text, files.SEALED, Given(_called(name)))
     tree = imported.tree
     for key in imported.to_fill:

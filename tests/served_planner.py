@@ -7,8 +7,6 @@ import json
 import threading
 import time
 
-import pytest
-
 from parsim.ui.guard import Guard
 from parsim.ui.serve import listening, server_of
 from parsim.ui.server import application
@@ -75,10 +73,3 @@ class Served:
         self.server.should_exit = True
         self.thread.join(20)
         self.socket.close()
-
-
-@pytest.fixture(name="served", scope="session")
-def served_fixture():
-    served = Served()
-    yield served
-    served.end()
