@@ -284,7 +284,7 @@ COMMANDS: Mapping[str, str | Callable[..., None]] = {
     "run": run, "fit": "fit", "check": check, "show": show, "list": "catalogue", "new": "new", "schema": "catalogue",
     "explain": "explain", "timeline": "timeline", "compare": "compare", "sweep": "sweep", "collective": "network", "topology": "network",
     "validate": "validate", "import": "importing", "export": "export", "flops": "flops", "mfu": "flops", "calibrate": "calibrate",
-    "schedule": "schedule", "size": "size", "plan": "plan", "trace": "trace", "diagnose": "diagnose",
+    "schedule": "schedule", "size": "size", "plan": "plan", "ui": "ui", "trace": "trace", "diagnose": "diagnose",
 }  # fmt: skip
 """name -> the function in this file, or the file in commands/ that registers it; in the order of ``parsim --help``"""
 

@@ -19,10 +19,10 @@ from parsim.parallel.plan import Plan
 from parsim.parallel.schedules import BIDIRECTIONAL, CUSTOM, ENDLESS, OVERLAPPING, SPLIT, grows, schedule
 from parsim.parallel.schedules.repetition import repetitions, shorter
 from parsim.prepared import Prepared, prepare
-from parsim.report.assemble import assemble
+from parsim.report.assemble import assemble, model_of
 from parsim.report.economics import Economics, economics
 from parsim.report.estimate import Confidence
-from parsim.report.measured import Assumption, Measured, MemoryFacts
+from parsim.report.measured import Assumption, Measured, MemoryFacts, ModelFacts
 from parsim.report.memory_facts import CLOSE, memory_of, overfull
 from parsim.report.report import Report
 from parsim.report.simulated import Run
@@ -180,10 +180,21 @@ class StepResult:
         """Device memory of every class of ranks [B]. Where the peak is within 5 % of the capacity, the allocator's history is that of
         all micro-batches, as in the report, else that of those that were simulated.
         """
-        facts = self._memory(self._run)
+        facts = self.simulated_memory
         if self.method == "periods" and abs(facts.headroom) <= CLOSE * facts.capacity_bytes:
             return self._memory(execute(self.built, unfolded=not self.built.report.fold))
         return facts
+
+    @cached_property
+    def simulated_memory(self) -> MemoryFacts:
+        """That of the micro-batches that were simulated, however near to the capacity [B]."""
+        return self._memory(self._run)
+
+    @property
+    def flop(self) -> ModelFacts:
+        """Work and samples of the whole step."""
+        built = self.built
+        return model_of(self._run, built.cluster, clock_of(built), built.report.flop_convention)
 
     def _memory(self, run: Run) -> MemoryFacts:
         built = self.built
@@ -211,7 +222,7 @@ def step_of(built: Built) -> StepResult:
     Long steps are answered from shorter ones, where these prove that the step repeats itself (`parsim.simulation.periods`).
     """
     with suppress(InputError):  # what is wrong is said of the step that was asked for
-        if (step := _from_periods(built)) is not None:
+        if (step := step_from_periods(built)) is not None:
             return step
     run = execute(built, unfolded=not built.report.fold)
     step_time = run.makespan
@@ -222,8 +233,8 @@ def step_of(built: Built) -> StepResult:
     return StepResult(built, step_time, run.makespan, "whole", run.plan.training.micro_batches, run)
 
 
-def _from_periods(built: Built) -> StepResult | None:
-    """The step from a shorter one that repeats itself; None where none is known to."""
+def step_from_periods(built: Built) -> StepResult | None:
+    """The step from a shorter one that repeats itself; None where none is known to. Raises as `simulate`."""
     pipeline, micro_batches = built.parallelism.pipeline, built.training.micro_batches
     own = pipeline.schedule == CUSTOM or built.parallelism.data.custom is not None  # code of the user's may count micro-batches
     blocking = pipeline.size > 1 and not pipeline.overlap_sends  # where such sends stand depends on all that comes before and after

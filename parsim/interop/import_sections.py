@@ -221,7 +221,12 @@ def write_accumulation(draft: ImportDraft, key: Key | None, default: int | None 
 
 
 def neighbour(path: str, beside: str) -> Path | None:
-    """The file called `path` beside the file `beside`, in one of the folders above it, or in the working directory."""
+    """The file called `path` beside the file `beside`, in one of the folders above it, or in the working directory.
+
+    Beside a text from a stranger (`files.SEALED`) there is none.
+    """
+    if beside == files.SEALED:
+        return None
     start = Path(beside).resolve().parent if beside != "-" else Path.cwd()
     for folder in (start, *start.parents, Path.cwd()):
         try:

@@ -10,7 +10,7 @@ from parsim.errors import Finding, InputError, ScenarioError, TopologyError
 from parsim.limits import MOST_USED_GPUS
 from parsim.scenario.cluster import machine_findings
 from parsim.scenario.faults import Broken, fault_assumptions, faults_of
-from parsim.scenario.references import folder, lookup, topology_document
+from parsim.scenario.references import beside, folder, lookup, topology_document
 from parsim.scenario.scenario import Scenario
 from parsim.scenario.software import Assumption
 from parsim.scenario.sold import oversold_warning
@@ -88,7 +88,7 @@ class MachineBuilder:
         tree = document.tree
         own = tree.pop("devices", None) or {}
         devices = self.devices
-        find = lookup("devices", document.path or relative, devices)
+        find = lookup("devices", beside(document, relative), devices)
         fabric = {key: list(value) if isinstance(value, tuple) else value for key, value in section.fabric if value != "default"}
         try:
             with python_warnings.catch_warnings(record=True) as caught:

@@ -8,7 +8,7 @@ from typing import Any
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.fabric.builder import build_cluster
 from parsim.hardware.fabric.cluster import Cluster
-from parsim.scenario.references import lookup, topology_document
+from parsim.scenario.references import beside, lookup, topology_document
 
 
 def machines(
@@ -30,7 +30,7 @@ def machines(
     document = topology_document(topology, relative_to, "")
     tree = document.tree
     own = tree.pop("devices", None) or {}
-    find = lookup("devices", document.path or relative_to)
+    find = lookup("devices", beside(document, relative_to))
     return build_cluster(
         tree, device_lookup=lambda name: own[name] if name in own else find(name), nodes=nodes, fabric=fabric, overrides=change
     )

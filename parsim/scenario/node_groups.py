@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from parsim.errors import Finding, ScenarioError, TopologyError
-from parsim.scenario.references import lookup, topology_document
+from parsim.scenario.references import beside, lookup, topology_document
 from parsim.scenario.values import did_you_mean
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def cluster_of_groups(
         own = tree.pop("devices", None) or {}
         changes = _changes(section.set, group)
         name = group["use"] if isinstance(group["use"], str) else str(group["use"].get("name") or group["use"].get("gpu") or "a box")
-        find = _devices(own, lookup("devices", document.path or relative, documents))
+        find = _devices(own, lookup("devices", beside(document, relative), documents))
         region = group.get("region") or first
         groups.append(MachineGroup(tree, find, group.get("count", 1), group.get("gpus"), region, changes, name))
     if findings:

@@ -76,6 +76,11 @@ def topology_document(topology: str | Mapping[str, Any], relative_to: str | None
     return files.read_referenced("topologies", files.find("topologies", topology, relative_to))
 
 
+def beside(document: Document, relative_to: str | None) -> str | None:
+    """The file beside which names are meant that stand in `document`, or change it; for a sealed text there is none."""
+    return files.SEALED if relative_to == files.SEALED else document.path or relative_to
+
+
 def unknown_names(written: Mapping[str, Any], origins: Mapping[str, Origin], source: str) -> list[Finding]:
     """Findings for models and topologies that cannot be found or read."""
     findings: list[Finding] = []

@@ -6,13 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from parsim import ParsimError, compare, load, schedule, simulate, size, sweep
 from parsim.cli import execute
+from parsim.scenario.json_schema import schema
 from parsim.study.sweep.space import evaluate_all
 
 STRATEGY = """\
@@ -183,6 +185,13 @@ PLACES = [
     ("training:", "parallel: {pipeline: {size: 2, schedule: SECRET}}\ntraining:"),
     ("training:", "parallel: {data: {strategy: 'CODE:Mine'}}\ntraining:"),
     ("training:", "parallel: {pipeline: {size: 2, schedule: 'CODE:rows'}}\ntraining:"),
+    ("model: gpt2", "extends: [SECRET]\nmodel: gpt2"),
+    ("topology: dgx-a100-80gb, gpus: 2", "nodes: [{use: SECRET, count: 1}, {use: dgx-a100-80gb, count: 1}]"),
+    ("gpus: 2}", "gpus: 2, set: {node: {device: SECRET}}}"),
+    ("training:", "parallel: {expert: {imbalance: {histogram: SECRET}}}\ntraining:"),
+    ("training:", "variability: SECRET\ntraining:"),
+    ("training:", "variability: {profile: SECRET}\ntraining:"),
+    ("training:", "economics: {gpu_hour: 2 USD, failures: SECRET}\ntraining:"),
 ]
 
 
@@ -201,9 +210,36 @@ def test_nothing_is_read_for_a_stranger(folder: Path) -> None:
     asked = subprocess.run(command, input=json.dumps([*texts, [STRANGE]]), capture_output=True, text=True, env=environment, check=True)
     answer = json.loads(asked.stdout)
     assert answer["read"] == []
-    assert [said for said in answer["said"][:-1] if "password" in said or "secret" not in said] == []
+    assert [said for said in answer["said"][:-1] if "password" in said or said == "simulated"] == []
     assert answer["said"][-1] == "simulated"
     assert not (folder / "ran").exists()
+
+
+def _leaves(schema: dict[str, Any], node: dict[str, Any], path: str = "") -> Iterator[str]:
+    """The dotted keys of the JSON schema that hold no further keys."""
+    for one in (*node.get("allOf", ()), *node.get("anyOf", ())):
+        yield from _leaves(schema, one, path)
+    if node.get("$ref", "").startswith("#/definitions/"):
+        yield from _leaves(schema, schema["definitions"][node["$ref"].rpartition("/")[2]], path)
+    for key, below in node.get("properties", {}).items():
+        if key not in ("extends", "overrides", "study"):
+            yield f"{path}{key}"
+            yield from _leaves(schema, below, f"{path}{key}.")
+
+
+def test_no_key_at_all_reads_a_file_for_a_stranger(folder: Path) -> None:
+    """Whatever keys the schema may get: each is given a path, and nothing there is opened or run."""
+    (folder / "secret.yaml").write_text("name: password-123\nfamily: gpt2\nmodel: gpt2\n")
+    whole = schema()
+    keys = sorted(set(_leaves(whole, whole)) - {"name"})
+    assert {"model", "cluster.topology", "software.profile", "variability.profile", "economics.failures"} < set(keys)
+    command = [sys.executable, "-c", PROBE]
+    texts = [[STRANGE, f"{key}=./secret.yaml"] for key in keys]
+    asked = subprocess.run(command, input=json.dumps(texts), capture_output=True, text=True, check=True)
+    answer = json.loads(asked.stdout)
+    assert answer["read"] == []
+    accepted = [key for key, said in zip(keys, answer["said"], strict=True) if said == "simulated"]
+    assert accepted == ["cluster.fabric.link"]  # a name in the topology's own list, which one machine never looks up
 
 
 def test_a_stranger_may_name_what_the_catalogue_has(folder: Path) -> None:

@@ -1,0 +1,216 @@
+"""Which values a key may have beside the others of a state, and what leads out of a state that cannot exist or does not fit.
+
+Whether a value is legal is what `build` says of it; nothing here knows a rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from parsim.errors import InputError, ParsimError
+from parsim.parallel.schedules import LATER, NAMES
+from parsim.run import step_of
+from parsim.scenario.build_machine import machine
+from parsim.scenario.built import Built, plan_of
+from parsim.scenario.json_schema import schema
+from parsim.study.planner.answers import Planner
+from parsim.study.planner.short_run import short_run, surely_fits
+from parsim.study.planner.state import State, example, scenario_of, whole
+from parsim.study.search.lattice import STANDARD, divisors
+
+TENSOR, PIPELINE, CONTEXT, EXPERT = (f"parallel.{axis}.size" for axis in ("tensor", "pipeline", "context", "expert"))
+SEQUENCE_PARALLEL, SCHEDULE, VIRTUAL = "parallel.tensor.sequence_parallel", "parallel.pipeline.schedule", "parallel.pipeline.virtual_stages"
+STRATEGY, MICRO_BATCH, RECOMPUTE = "parallel.data.strategy", "training.micro_batch", "training.recompute"
+NODES, BATCH = "cluster.nodes", "training.global_batch"
+CHOSEN = (TENSOR, PIPELINE, CONTEXT, EXPERT, STRATEGY, SCHEDULE, MICRO_BATCH, RECOMPUTE)
+"""keys whose values are offered one by one, each with whether it is legal"""
+_LARGEST, _MOST_CONTEXT = 128, 16
+_MICRO_BATCHES, _MACHINES = (1, 2, 4, 8, 16), (1, 2, 4, 8, 16, 32, 64)
+_MOST_REPAIRS, _MOST_TRIED = 4, 24
+_ANY = 1e-3
+"""seconds of a kernel, where nobody asks for a time"""
+QUICK = tuple(key for key in CHOSEN if key != SCHEDULE)
+"""those that are answered within a tenth of a second; a schedule is written out to be judged"""
+Changes = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the offered values depend on."""
+
+    gpus: int
+    each: int
+    """GPUs of a machine"""
+    experts: int
+    sequence: bool
+
+
+def facts_of(state: State, built: Built | None) -> Facts:
+    """Of a state, also of one that cannot be built as long as its machines can. Raises `InputError`."""
+    if built is not None:
+        experts = int(str(built.model.facts.get("experts", 0) or 0))
+        return Facts(built.used_gpus, built.cluster.gpus_per_node, experts, bool(built.model.sequence))
+    cluster, gpus = machine(scenario_of(state))
+    return Facts(len(gpus), cluster.gpus_per_node, 0, sequence=True)
+
+
+def values(key: str, flat: Mapping[str, Any], facts: Facts) -> list[Any]:
+    """What is offered for a key; the value it has is always among them."""
+    now = flat.get(key, _default(key))
+    offered: list[Any]
+    if key == TENSOR:
+        offered = [size for size in divisors(facts.gpus) if size <= facts.each]
+    elif key == PIPELINE:
+        offered = [size for size in divisors(facts.gpus) if size <= _LARGEST]
+    elif key == CONTEXT:
+        offered = [size for size in divisors(facts.gpus) if size <= _MOST_CONTEXT] if facts.sequence else [1]
+    elif key == EXPERT:
+        offered = [size for size in divisors(facts.experts) if size <= facts.gpus] if facts.experts else [1]
+    elif key == STRATEGY:
+        offered = list(_strategies())
+    elif key == SCHEDULE:
+        offered = [name for name in NAMES if name not in LATER]
+    elif key == MICRO_BATCH:
+        offered = list(_MICRO_BATCHES)
+    else:
+        offered = [*STANDARD.recompute]
+    if now not in offered:
+        offered = sorted([*offered, now]) if isinstance(now, int) else [*offered, now]
+    return offered
+
+
+def changes(key: str, value: Any, flat: Mapping[str, Any]) -> Changes:
+    """What choosing a value changes: the key, and those that only make sense with another value of it."""
+    changed: Changes = {key: value}
+    if key == TENSOR and (value > 1) != (flat.get(TENSOR, 1) > 1):
+        changed[SEQUENCE_PARALLEL] = True if value > 1 else None
+    if key == EXPERT and value > 1 and flat.get(TENSOR, 1) > 1:
+        changed[SEQUENCE_PARALLEL] = True
+    if key == SCHEDULE or (key == PIPELINE and value == 1):
+        needed = key == SCHEDULE and value in _CHUNKED
+        changed[VIRTUAL] = max(2, flat.get(VIRTUAL, 1)) if needed else None
+        if key == PIPELINE:
+            changed[SCHEDULE] = None
+    return changed
+
+
+_CHUNKED = ("interleaved", "interleaved-zb", "looped-bfs")
+"""schedules of several chunks per stage"""
+
+
+def options(planner: Planner, state: State, keys: Sequence[str] = CHOSEN) -> dict[str, list[dict[str, Any]]]:
+    """Key -> its values: what choosing one changes, and why it cannot be chosen (empty: it can); keys without a choice are left out."""
+    flat = whole(state)
+    try:
+        built: Built | None = planner.built(state)
+    except InputError:
+        built = None
+    try:
+        facts = facts_of(state, built)
+    except InputError:
+        return {}
+    offered: dict[str, list[dict[str, Any]]] = {}
+    for key in keys:
+        now = flat.get(key, _default(key))
+        listed = values(key, flat, facts)
+        if listed == [1] or (key == SCHEDULE and flat.get(PIPELINE, 1) == 1):
+            continue
+        offered[key] = [
+            {"value": value, "changes": change, "chosen": value == now, "reason": refusal(planner, state, change)}
+            for value, change in ((value, changes(key, value, flat)) for value in listed)
+        ]
+    return offered
+
+
+def refusal(planner: Planner, state: State, change: Changes) -> str:
+    """Why a state cannot be changed so; empty: it can."""
+    try:
+        plan_of(planner.built({**state, **change}), lambda _: _ANY)
+    except InputError as error:
+        return "; ".join(str(finding.message) for finding in error.listed[:3])
+    except ParsimError as error:
+        return str(error)
+    return ""
+
+
+# -- ways out ---------------------------------------------------------------------------------------------------------
+
+
+def repairs(planner: Planner, state: State, offered: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Changes]:
+    """What makes a possible state of an impossible one, one click each: a single value where one does, the nearest first.
+
+    The last one always helps: the example.
+    """
+    found: list[Changes] = []
+    for key, listed in offered.items():
+        at = next((place for place, one in enumerate(listed) if one["chosen"]), 0)
+        legal = [(abs(place - at), place) for place, one in enumerate(listed) if not one["reason"] and not one["chosen"]]
+        if legal and key not in (SCHEDULE, RECOMPUTE):
+            found.append(dict(listed[min(legal)[1]]["changes"]))
+    if len(found) < _MOST_REPAIRS:
+        found += [change for change in _larger(state) if not refusal(planner, state, change)][: _MOST_REPAIRS - len(found)]
+    return [*found[:_MOST_REPAIRS], *([] if found else [_plain(state)])]
+
+
+def _larger(state: State) -> Iterator[Changes]:
+    """Other machines, another batch; then a strategy without any model parallelism."""
+    flat = whole(state)
+    nodes, micro = flat.get(NODES, 1), flat.get(MICRO_BATCH, 1)
+    if isinstance(nodes, int):
+        yield from ({NODES: count} for count in sorted(_MACHINES, key=lambda count: abs(count - nodes)) if count != nodes)
+    try:
+        gpus = facts_of(state, None).gpus
+    except InputError:
+        return
+    if isinstance(micro, int):
+        yield {BATCH: gpus * micro, "training.gradient_accumulation": None}
+    simple: Changes = {key: None for key in flat if key.startswith("parallel.")} | {STRATEGY: "fsdp"}
+    for batch in ({}, {BATCH: gpus, MICRO_BATCH: 1, "training.gradient_accumulation": None}):
+        yield simple | batch
+
+
+def _plain(state: State) -> Changes:
+    """All keys as the example has them."""
+    return {key: example().get(key) for key in state}
+
+
+def nearest_fits(planner: Planner, state: State, wanted: int = 3) -> Iterator[dict[str, Any]]:
+    """Plans near a state that fit, by a short run or the whole: one value changed, or two."""
+    offered = options(planner, state, QUICK)
+    single = [one["changes"] for listed in offered.values() for one in listed if not one["reason"] and not one["chosen"]]
+    saving = [change for change in single if RECOMPUTE in change or STRATEGY in change]
+    pairs = [one | other for one in saving for other in single if not set(one) & set(other)]
+    nodes = whole(state).get(NODES, 1)
+    more = [{NODES: nodes * factor} for factor in (2, 4)] if isinstance(nodes, int) else []
+    tried = found = 0
+    for change in (*single, *pairs, *more):
+        if found == wanted or tried == _MOST_TRIED:
+            return
+        try:
+            changed = {**state, **change}
+            built = planner.built(changed)
+            if planner.around(whole(changed)).bounder.surely_full(built):
+                continue
+            tried += 1
+            step = short_run(built) or step_of(built)
+            fits = surely_fits(step) if step.method == "periods" else step.fits
+        except ParsimError:
+            continue
+        if fits:
+            found += 1
+            yield {"changes": change, "step_time_s": step.step_time}
+
+
+@cache
+def _strategies() -> tuple[str, ...]:
+    """Strategies of data parallelism that the schema names."""
+    found = schema()["definitions"]["DataSection"]["properties"]["strategy"]
+    return tuple(next(one["enum"] for one in found["anyOf"] if "enum" in one))
+
+
+def _default(key: str) -> Any:
+    """The value of a key that nobody writes."""
+    return {STRATEGY: "ddp", SCHEDULE: "1f1b", RECOMPUTE: "none"}.get(key, 1)
