@@ -51,5 +51,9 @@ def serve(port: int | None, opened: Callable[[str], None], again: Callable[[str]
 
 def server_of(app: ASGIApp) -> uvicorn.Server:
     """What runs the application."""
-    limits = {"limit_concurrency": _CONNECTIONS, "timeout_keep_alive": 5, "timeout_graceful_shutdown": 1}
-    return uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False, server_header=False, lifespan="on", **limits))
+    return uvicorn.Server(
+        uvicorn.Config(
+            app, log_level="error", access_log=False, server_header=False, lifespan="on", limit_concurrency=_CONNECTIONS,
+            timeout_keep_alive=5, timeout_graceful_shutdown=1,
+        )
+    )  # fmt: skip

@@ -17,6 +17,30 @@ pytestmark = pytest.mark.browser
 PATIENCE = 90_000
 """of a test on a busy machine [ms]"""
 HOSTILE = "</script><img src=x onerror=alert(1)>"
+FAINT = """() => {
+  const linear = (c) => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+  const light = (colour) => {
+    const [r, g, b] = colour.match(/[\\d.]+/g).map(Number).map(linear);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (one) => {
+    for (; one; one = one.parentElement) {
+      const c = getComputedStyle(one).backgroundColor;
+      if (c !== "rgba(0, 0, 0, 0)") return c;
+    }
+    return getComputedStyle(document.body).backgroundColor;
+  };
+  const ratio = (one) => {
+    const [a, b] = [light(getComputedStyle(one).color), light(behind(one))].sort((x, y) => y - x);
+    return (a + 0.05) / (b + 0.05);
+  };
+  const written = (one) => [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+  return [...document.querySelectorAll("body *")]
+    .filter((one) => one.checkVisibility() && written(one) && !one.closest("script, style, option"))
+    .map((one) => [ratio(one), one.textContent.slice(0, 40)])
+    .filter(([found]) => found < 4.5);
+}"""
+"""texts whose contrast with what is painted behind them is below 4.5 to 1"""
 
 
 @pytest.fixture(name="served", scope="module")
@@ -24,6 +48,10 @@ def served_fixture():
     served = Served()
     yield served
     served.end()
+
+
+def fits(report):
+    return f"Fits: {report.peak_memory / 2**30:.3g} of {report.capacity(report.worst_device) / 2**30:.3g} GiB per GPU"
 
 
 class Tab:
@@ -81,11 +109,8 @@ def test_a_change_changes_the_answer_and_nothing_is_asked_elsewhere(open_tab, se
     tab = open_tab(TINY)
     before = tab.settled()
     report = simulate(load(tree_of(whole(TINY))))
-    assert before[0].startswith(f"Fits: {report.peak_memory / 2**30:.1f} of")
-    assert (
-        before[1].startswith(f"{report.step_time * 1e3:.0f} ms")
-        or before[1].split()[0] in f"{report.step_time:.3f} {report.step_time * 1e3:.1f}"
-    )
+    assert before[0] == fits(report)
+    assert before[1].startswith(f"{report.step_time * 1e3:.3g} ms")
     tab.value("parallel.data.strategy", "ddp").click()
     tab.until(lambda: tab.page.locator("#words").inner_text() != before[0], "other words")
     after = tab.settled()
@@ -94,7 +119,7 @@ def test_a_change_changes_the_answer_and_nothing_is_asked_elsewhere(open_tab, se
     tab.row("training.tokens").locator("input").fill("1T")
     tab.row("training.tokens").locator("input").press("Enter")
     tab.until(lambda: "days" in tab.page.locator("[data-figure=days] dd").inner_text(), "days")
-    assert all(url.startswith(f"http://{served.host}/") or url.startswith("data:") for url in tab.requests)
+    assert all(url.startswith((f"http://{served.host}/", "data:")) for url in tab.requests)
     assert tab.complaints == []
 
 
@@ -144,7 +169,7 @@ def test_the_address_gives_the_same_state_elsewhere(open_tab):
     assert other.settled() == shown
     assert other.page.locator("#pinned tbody tr").count() == 1
     report = simulate(load(tab.page.locator("#yaml").text_content(), trusted=False))
-    assert shown[0] == f"Fits: {report.peak_memory / 2**30:.1f} of {report.capacity(report.worst_device) / 2**30:.1f} GiB per GPU"
+    assert shown[0] == fits(report)
 
 
 def test_two_tabs_answer_each_for_itself(open_tab):
@@ -187,8 +212,10 @@ def test_a_closed_tab_ends_its_search(open_tab, served):
 def test_files_are_dropped_and_hostile_names_are_text(open_tab, tmp_path):
     tab = open_tab(TINY)
     tab.settled()
-    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8,
-              "num_key_value_heads": 8, "intermediate_size": 1024, "vocab_size": 32000, "_name_or_path": HOSTILE}  # fmt: skip
+    config = {
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8,
+        "num_key_value_heads": 8, "intermediate_size": 1024, "vocab_size": 32000, "_name_or_path": HOSTILE,
+    }  # fmt: skip
     file = tmp_path / "config.json"
     file.write_text(json.dumps(config))
     tab.page.locator("#chosen").set_input_files(file)
@@ -213,7 +240,8 @@ def test_by_keyboard_on_a_phone_in_both_languages(open_tab, served):
     assert tab.page.evaluate(wide) <= 0
     tab.row("parallel.data.strategy").locator("input:checked").focus()
     tab.page.keyboard.press("ArrowRight")
-    tab.until(lambda: tab.row("parallel.data.strategy").locator("input:checked").get_attribute("data-value") == '"zero2"', "the next value")
+    chosen = tab.row("parallel.data.strategy").locator("input:checked")
+    tab.until(lambda: chosen.get_attribute("data-value") == '"zero2"', "the next value")
     tab.until(lambda: "zero2" in tab.page.locator("#yaml").text_content(), "the new state")
     assert tab.page.evaluate("() => document.activeElement.dataset.value") == '"zero2"'
     tab.settled()
@@ -222,7 +250,7 @@ def test_by_keyboard_on_a_phone_in_both_languages(open_tab, served):
     with tab.context.expect_page() as opened:
         tab.page.keyboard.press("r")
     opened.value.wait_for_selector(".verdict", timeout=PATIENCE)
-    assert "fits" in opened.value.locator(".verdict").inner_text()
+    assert "Fits" in opened.value.locator(".verdict").inner_text()
     assert opened.value.evaluate("() => { try { return localStorage.length; } catch { return 'none of its own'; } }") == "none of its own"
     tab.page.locator("#language").click()
     tab.page.wait_for_selector("html[lang=zh-CN]")
@@ -234,16 +262,10 @@ def test_by_keyboard_on_a_phone_in_both_languages(open_tab, served):
 
 def test_contrast_is_enough_in_both_themes(open_tab):
     """AA: 4.5 to 1, of every text that is shown against what is painted behind it."""
-    ratios = """() => {
-      const light = (colour) => { const [r, g, b] = colour.match(/[\\d.]+/g).map(Number).map((c) => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
-      const behind = (one) => { for (; one; one = one.parentElement) { const c = getComputedStyle(one).backgroundColor; if (c !== "rgba(0, 0, 0, 0)") return c; } return getComputedStyle(document.body).backgroundColor; };
-      return [...document.querySelectorAll("body *")].filter((one) => one.checkVisibility() && [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim()) && !one.closest("script, style, option"))
-        .map((one) => { const [a, b] = [light(getComputedStyle(one).color), light(behind(one))].sort((x, y) => y - x); return [(a + 0.05) / (b + 0.05), one.textContent.slice(0, 40)]; })
-        .filter(([ratio]) => ratio < 4.5); }"""
     for scheme in ("light", "dark"):
         tab = open_tab(TINY, color_scheme=scheme)
         tab.settled()
-        assert tab.page.evaluate(ratios) == []
+        assert tab.page.evaluate(FAINT) == []
 
 
 def test_a_server_that_stops_is_said(browser):
