@@ -16,7 +16,7 @@ _SENTENCE = 300
 _HEADINGS = {word: heading for heading, words in PANELS.items() for word in words}
 GROUPS: Mapping[str, Sequence[str]] = {
     "One training step": ("run", "check", "show", "explain", "timeline", "trace"),
-    "Questions": ("fit", "plan", "size", "compare", "sweep"),
+    "Questions": ("ui", "fit", "plan", "size", "compare", "sweep"),
     "Parts of a step": ("schedule", "collective", "topology", "flops", "mfu"),
     "Measured runs": ("diagnose", "calibrate", "validate"),
     "Files": ("new", "list", "import", "export", "schema"),
@@ -48,6 +48,8 @@ EXAMPLES: Mapping[str, str] = {
     "validate nccl": "parsim validate nccl",
     "validate gemm": "parsim validate gemm --figure gemm.svg",
     "validate traces": "parsim validate traces",
+    "validate steps": "parsim validate steps --source mlperf-v5.0-eos-dfw-n1024 --runs 60",
+    "ui": "parsim ui",
     "new": "parsim new mine --model llama-3-70b --on hgx-h100 --nodes 8",
     "list": "parsim list models",
     "import": "parsim import train.sh --on hgx-h100 --save mine.yaml",

@@ -100,7 +100,7 @@ def test_a_mistake_is_one_short_text_and_not_a_traceback(call, words):
 def test_a_deadlock_is_shown_without_the_way_to_it(tmp_path):
     table = tmp_path / "mine.csv"
     table.write_text("F0.0, B0.0, F0.1, B0.1\nF1.1, F1.0, B1.0, B1.1\n", encoding="utf-8")
-    with pytest.raises(DeadlockError, match="circle of waiting") as caught:
+    with pytest.raises(DeadlockError, match="cycle of dependencies") as caught:
         schedule(str(table))
     (shown,) = caught.value._render_traceback_()
     assert "Traceback" not in shown

@@ -149,9 +149,9 @@ def traces(
 
 @validations.command()
 def steps(
-    run: Annotated[list[str] | None, typer.Option(metavar="RUN", help="Only this run; may be given again.")] = None,
-    profile: Annotated[str, typer.Option(metavar="NAME", help="A profile of variability.")] = "typical",
-    count: Annotated[int, typer.Option("--steps", min=1, max=10_000, metavar="N", help="Simulated steps of each run.")] = 60,
+    source: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this published run; may be given again.")] = None,
+    variability: Annotated[str, typer.Option(metavar="PROFILE", help="A profile of variability.")] = "typical",
+    runs: Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="Simulated steps of each run.")] = 60,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Your own sources.yaml, step_times.csv and rows.")] = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -159,6 +159,6 @@ def steps(
     """Compare how much steps of one run differ: percentiles of published logs beside those of simulated steps."""
     from parsim.validation.step_spread import document, spread, step_logs, text
 
-    logs = step_logs(data, run or ())
-    found = list(progress("Simulating steps", (spread(log, profile, count) for log in logs), len(logs)))
-    say_json(document(found, profile)) if as_json else say(text(found, profile))
+    logs = step_logs(data, source or ())
+    found = list(progress("Simulating steps", (spread(log, variability, runs) for log in logs), len(logs)))
+    say_json(document(found, variability)) if as_json else say(text(found, variability))

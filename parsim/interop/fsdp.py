@@ -15,6 +15,7 @@ from parsim.interop.keys import Key, Source
 LAYER_CLASSES = {
     "bert": "BertLayer", "roberta": "RobertaLayer", "vit": "ViTLayer", "gpt2": "GPT2Block", "opt": "OPTDecoderLayer",
     "bloom": "BloomBlock", "gpt-neox": "GPTNeoXLayer", "phi": "PhiDecoderLayer", "phi3": "Phi3DecoderLayer", "mpt": "MptBlock",
+    "clip-text": "CLIPEncoderLayer", "clip-vision": "CLIPEncoderLayer", "gla": "GLABlock", "gated-deltanet": "GatedDeltaNetBlock",
     "llama": "LlamaDecoderLayer", "mistral": "MistralDecoderLayer", "qwen2": "Qwen2DecoderLayer", "qwen3": "Qwen3DecoderLayer",
     "gemma": "GemmaDecoderLayer", "gemma2": "Gemma2DecoderLayer", "mixtral": "MixtralDecoderLayer",
     "qwen2-moe": "Qwen2MoeDecoderLayer", "qwen3-moe": "Qwen3MoeDecoderLayer", "deepseek-v2": "DeepseekV2DecoderLayer",
@@ -44,7 +45,7 @@ LAYER_CLASSES = {
     "bart": "BartDecoderLayer", "mbart": "MBartDecoderLayer", "pegasus": "PegasusDecoderLayer", "marian": "MarianDecoderLayer",
     "m2m-100": "M2M100DecoderLayer", "whisper": "WhisperDecoderLayer", "orion": "OrionDecoderLayer",
 }  # fmt: skip
-"""family -> class of a layer in huggingface/transformers (retnet: fla-org/flash-linear-attention)"""
+"""family -> class of a layer in huggingface/transformers (retnet, gla, gated-deltanet: fla-org/flash-linear-attention)"""
 
 
 def write_fsdp(draft: ImportDraft, source: Source, switch: Key | None) -> None:

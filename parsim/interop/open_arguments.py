@@ -124,7 +124,7 @@ def leave_open(draft: ImportDraft, paths: Mapping[str, list[str]], how: str) -> 
         draft.fill(path, f"it follows from what the script is called with ({shown})")
     for fate in draft.fates.values():
         if PLACEHOLDER in fate.why:
-            fate.why = "of the model, which follows from the script's arguments"
+            fate.why = "part of the model, which you are to fill in"
     draft.causes |= dict.fromkeys(paths, how)
-    text = f"what the script is called with is not known, and {len(paths)} lines follow from it: import it with {how}, or fill them in"
+    text = f"the arguments of the script are not known, and these keys depend on them: {', '.join(paths)}; import it with {how}, or fill them in"
     draft.remark(text)

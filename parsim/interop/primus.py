@@ -47,7 +47,9 @@ def read_primus(draft: ImportDraft, foreign: Foreign) -> None:
     given = {key.name for key in options if key.value is not None}
     given |= {"bf16"} & {"bf16" for key in options if key.name == "fp16" and key.value is True}
     options += [
-        Key(name, f"{name} of Primus's pre_trainer.yaml", value, draft.file) for name, value in DEFAULTS.items() if name not in given
+        Key(name, f"{name} of Primus's pre_trainer.yaml", value, "pre_trainer.yaml")
+        for name, value in DEFAULTS.items()
+        if name not in given
     ]
     source = Source(options, table)
     _model(draft, source, next((key for key in beside if key.name == f"{MODULE}model"), None), spelled["models"])

@@ -76,7 +76,7 @@ def step_logs(directory: str | Path | None = None, names: Sequence[str] = ()) ->
     logs = read_rows(path, made)
     known = ", ".join(log.run.id for log in logs)
     if unknown := [name for name in names if name not in {log.run.id for log in logs}]:
-        raise ScenarioError([Finding(f"no log of steps is called {name!r}", "--run", name, f"known: {known}") for name in unknown])
+        raise ScenarioError([Finding(f"no log of steps is called {name!r}", "--source", name, f"known: {known}") for name in unknown])
     return tuple(log for log in logs if not names or log.run.id in names)
 
 

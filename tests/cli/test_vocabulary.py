@@ -21,13 +21,13 @@ SHARED: dict[str, tuple[str, ...]] = {
     "--gpus": ("[NAME=]N,N...",), "--json": ("flag",), "--micro-batch": ("N,N...",), "--minimise": ("NUMBER",), "--minimize": ("NUMBER",),
     "--model": (), "--name": (), "--nccl-log": ("FILE",), "--nodes": (), "--on": ("CLUSTER", "CLUSTER,CLUSTER..."), "--out": ("DIR",),
     "--override": ("NAME",), "--precision": (), "--quiet": ("flag",), "--ranks": ("0,8-11", "LIST", "P"), "--recompute": (),
-    "--save": ("DIR", "FILE"), "--sequence": (), "--set": ("KEY=VALUE,VALUE...", "NAME=VALUE"), "--source": ("NAME",),
+    "--runs": ("N",), "--save": ("DIR", "FILE"), "--sequence": (), "--set": ("KEY=VALUE,VALUE...", "NAME=VALUE"), "--source": ("NAME",),
     "--step-time": ("TIME",), "--summary": ("flag",), "--title": ("TEXT",), "--tokens": (), "--top": (), "--trust-code": ("flag",),
-    "--unfolded": ("flag",), "--width": ("LENGTH",), "--workers": ("N",),
+    "--unfolded": ("flag",), "--variability": ("[NAME=]PROFILE", "PROFILE"), "--width": ("LENGTH",), "--workers": ("N",),
 }  # fmt: skip
 """words of several commands -> what their values may be called (or nothing)"""
 OWN = {
-    "run": "--no-pictures --runs --sensitivity --trace --until",
+    "run": "--no-pictures --sensitivity --trace --until",
     "fit": "--batch --beams --context-length --ep --etp --explain --host-memory --inference --kv-dtype --max --offload --optimizer "
     "--paged-block --pp --prefill-tokens --tp --train --zero",
     "show": "--program --written", "schema": "--study", "new": "--strategy", "timeline": "--memory --no-memory --stages --window",
@@ -40,7 +40,7 @@ OWN = {
     "--times --virtual",
     "size": "--budget --buy --checkpoint-time --days --goodput --gpu-hour --hours --max-gpus --mtbf --power-price --pue --restart-time "
     "--schedule --sharding --software --years",
-    "plan": "--headroom --within", "trace": "--memory-snapshot --merge --most-slices --per-rank --rank",
+    "plan": "--headroom --within", "ui": "--no-browser --port", "trace": "--memory-snapshot --merge --most-slices --per-rank --rank",
     "diagnose": "--peak-memory --perfetto --profile --steps", "validate": "--grade", "validate memory": "--every",
     "import config": "--arguments --examples --gradient-accumulation --hf --tokenizer --vocabulary", "import module": "--inputs",
     "import topo": "--cpu --nic --pcie",

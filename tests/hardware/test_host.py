@@ -101,5 +101,5 @@ def test_every_gpu_of_every_shipped_machine_reaches_its_host():
 def test_a_gpu_without_a_cpu_says_what_is_missing():
     tree = {"name": "bare", "node": {"gpus": 2, "device": "a100-sxm-80gb", "edges": [{"from": "gpu0", "to": "gpu1", "kind": "nvlink3"}]}}
     bare = build_cluster(tree, device_lookup=device, host="memory")
-    with pytest.raises(TopologyError, match="no way from gpu0 to host memory"):
+    with pytest.raises(TopologyError, match="no path from gpu0 to host memory"):
         Interconnect(bare, (0, 1)).cost(type("Copy", (), {"kind": "d2h", "group": (0,), "bytes": 1})())

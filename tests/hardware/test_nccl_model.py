@@ -272,7 +272,7 @@ def test_overrides():
 @pytest.mark.parametrize(
     ("inputs", "kind", "settings", "match"),
     [
-        (A100, "all_reduce", Settings(algorithm="nvls"), "NVSwitch that adds.*possible: tree with ll, .*ring with simple"),
+        (A100, "all_reduce", Settings(algorithm="nvls"), "NVSwitch with in-switch reduction.*possible: tree with ll, .*ring with simple"),
         (A100, "all_gather", Settings(algorithm="tree"), "the tree is for all_reduce.*possible: ring with ll"),
         (PCIE, "all_reduce", Settings(protocol="ll128"), "LL128 needs NVLink.*possible: tree with ll, tree with simple"),
         (H100, "all_reduce", Settings(algorithm="nvls", protocol="ll"), "nvls has the simple protocol only"),

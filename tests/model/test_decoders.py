@@ -99,6 +99,8 @@ def test_every_model_type_is_counted() -> None:
         "deepseek",
         "bailing_moe",
         "transformer",
+        "gla",  # test_linear_attention.py
+        "gated_deltanet",
     }
     same = {kind for kind, family in MODEL_TYPES.items() if kind in family.also}
     others = {family.model_type for module in (encoders, vision, encoder_decoders) for family in module.FAMILIES}  # crosscheck/towers.py

@@ -138,5 +138,5 @@ def test_a_step_and_what_is_refused() -> None:
     ):
         with pytest.raises(ParsimError, match=message):
             simulate(load({**JOB, "parallel": override}))
-    with pytest.raises(ParsimError, match="kernels of its own"):
+    with pytest.raises(ParsimError, match="has its own kernels"):
         simulate(load({**JOB, "training": {**JOB["training"], "attention": "eager"}}))

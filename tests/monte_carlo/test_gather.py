@@ -123,10 +123,15 @@ def test_how_to_say_it(text: str, meant: Until) -> None:
     assert until(text) == meant
 
 
-@pytest.mark.parametrize("text", ["1", "0%", "100%", "p50:1%", "-1%", ""])
+@pytest.mark.parametrize("text", ["1", "0%", "100%", "-1%", ""])
 def test_what_is_no_share(text: str) -> None:
-    with pytest.raises(ScenarioError, match="no share of the mean or of p95"):
+    with pytest.raises(ScenarioError, match=r"no share of the mean or of p95"):
         until(text)
+
+
+def test_of_which_number_a_share_may_be() -> None:
+    with pytest.raises(ScenarioError, match="did you mean 'p95'"):
+        until("p50:1%")
 
 
 def test_differences_of_equal_draws() -> None:

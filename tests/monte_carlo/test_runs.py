@@ -187,7 +187,7 @@ def test_options_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[st
     out = tmp_path / "out"
     assert execute(["run", str(path), "--runs", "60", "--workers", "1", "--out", str(out)]) == 0
     said = capsys.readouterr().out
-    assert "60 clusters: p50" in " ".join(said.split())
+    assert "in the mean of 60 clusters" in " ".join(said.split())
     assert "What each cause does" in said
     assert {file.name for file in out.iterdir()} >= {"runs.jsonl", "runs.json", "report.json", "variability.svg", "report.html"}
     page = (out / "report.html").read_text(encoding="utf-8")

@@ -149,7 +149,7 @@ class TestSteps:
 @pytest.mark.parametrize(
     ("expert", "text", "path"),
     [
-        ({"size": 8, "dispatcher": "deepep", "capacity_factor": 1.0, "pad_to_capacity": True}, "fills nothing up", "pad_to_capacity"),
+        ({"size": 8, "dispatcher": "deepep", "capacity_factor": 1.0, "pad_to_capacity": True}, "does not pad", "pad_to_capacity"),
         ({"size": 4, "tensor": 3, "dispatcher": "deepep"}, "whole machines of 8: not 12", "size"),
         ({"size": 8, "sms": 16}, "chooses its multiprocessors itself", "sms"),
         ({"size": 8, "dispatcher": "hybridep", "combine_dtype": "fp8"}, "sums results", "combine_dtype"),

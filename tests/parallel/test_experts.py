@@ -359,7 +359,7 @@ class TestSteps:
         ({"expert": {"size": 4}, "tensor": {"size": 2}}, "sequence parallelism", "parallel.tensor.sequence_parallel"),
         ({"expert": {"size": 4}, "tensor": {"size": 2, "sequence_parallel": True}, "order": ["data", "tensor", "context", "pipeline"]},
          "put tensor first", "parallel.order"),
-        ({"expert": {"size": 8, "pad_to_capacity": True}}, "of which nothing is said", "parallel.expert.pad_to_capacity"),
+        ({"expert": {"size": 8, "pad_to_capacity": True}}, "but none is given", "parallel.expert.pad_to_capacity"),
         ({"expert": {"imbalance": 1.5}}, "every rank holds all experts", "parallel.expert.imbalance"),
     ],
 )  # fmt: skip

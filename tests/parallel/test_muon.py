@@ -258,14 +258,14 @@ def test_the_optimizer_takes_longer_and_less_with_more_ranks():
         (tree("zero2"), "not supported yet: Muon with zero2"),
         (tree("hsdp"), "not supported yet: Muon with hsdp"),
         (tree("zero1", software="deepspeed"), "only Megatron-Core's layer-wise optimizer shards so, and the stack is deepspeed"),
-        (tree("fsdp", tensor={"size": 2}), "not supported yet: Muon under fsdp with matrices that are split otherwise"),
-        (OLD, "Muon's iterations multiply in bf16, which V100 SXM2 32GB has not"),
+        (tree("fsdp", tensor={"size": 2}), "not supported yet: Muon under fsdp with tensor or expert parallelism"),
+        (OLD, "Muon's iterations need bf16 products, which V100 SXM2 32GB does not have"),
         (tree("ddp", {"name": "adamw", "newton_schulz_steps": 6}), "adamw orthogonalises nothing"),
         (tree("ddp", {"name": "muon", "padded_parts": True}), "ddp does not assign parts of buckets to ranks"),
         (tree("ddp", {"name": "lion", "tensor_mode": "duplicated"}), "lion orthogonalises nothing"),
         (
             {**tree("zero1"), "parallel": {"data": {"strategy": "zero1", "optimizer_instances": 2}}},
-            "the layer-wise optimizer knows no instances",
+            "the layer-wise optimizer does not support instances",
         ),
     ],
 )

@@ -65,7 +65,7 @@ def test_less_memory_for_more_time() -> None:
         (
             ["moe_act"],
             {"precision": {"preset": "fp8", "recipe": "delayed"}},
-            "with delayed scaling products keep fp8 copies of what moe_act",
+            "with delayed scaling, products keep fp8 copies of what moe_act",
         ),
     ],
 )

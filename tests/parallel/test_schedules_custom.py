@@ -61,8 +61,8 @@ def test_a_lowered_table_of_torch_keeps_its_passes():
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ("0SEND_F0,0F0,0B0", "stands before the pass whose result it sends"),
-        ("0F0,0RECV_F0,0B0", "stands behind the pass that needs it"),
+        ("0SEND_F0,0F0,0B0", "comes before the pass whose result it sends"),
+        ("0F0,0RECV_F0,0B0", "comes after the pass that needs it"),
         ("0F0,0B0,0SEND_B1", "has no such pass of stage 0 and micro-batch 1"),
         ("0F0,0B0,3UNSHARD", "the row has no pass of stage 3"),
         ("0F0,0B0,0SEND_B", "of which micro-batch"),

@@ -152,12 +152,12 @@ def test_over_tensor_ranks_tokens_are_gathered_once_and_scattered_behind_both_gr
 @pytest.mark.parametrize(
     ("expert", "changes", "message"),
     [
-        ({"dispatcher": "allgather"}, {}, "has no place for the shared expert between its messages"),
+        ({"dispatcher": "allgather"}, {}, "cannot overlap the shared expert with its messages"),
         ({"size": 1}, {}, "there is no exchange that the shared expert could hide"),
         ({}, {"model": "mixtral-8x7b"}, "mixtral-8x7b has no shared expert"),
-        ({"batch_overlap": True}, {}, "exchanges run beside another micro-batch already"),
+        ({"batch_overlap": True}, {}, "exchanges already overlap with another micro-batch"),
         ({}, {"training.recompute": {"selective": ["shared_experts"]}}, "shared_experts are made again in one piece"),
-        ({}, {"training.finetune": {"method": "lora", "rank": 8}}, "not supported yet: shared experts with adapters"),
+        ({}, {"training.finetune": {"method": "lora", "rank": 8}}, "not supported yet: shared_overlap with adapters on shared experts"),
     ],
 )
 def test_refused(expert: dict[str, Any], changes: dict[str, Any], message: str) -> None:

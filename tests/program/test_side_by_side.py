@@ -137,11 +137,14 @@ def test_a_table_with_overlapped_slots_in_a_scenario():
 @pytest.mark.parametrize(
     ("tree", "words"),
     [
-        (experts("dualpipev") | {"x": {"overlap_sends": False}}, "nobody who would wait for a blocking message: not supported yet"),
+        (
+            experts("dualpipev") | {"x": {"overlap_sends": False}},
+            "not supported yet: blocking messages with slots that overlap a forward and a backward",
+        ),
         (experts("combined-1f1b"), "write schedule: interleaved and parallel.expert.batch_overlap: true"),
         (experts("zb-v", batch_overlap=True), "runs the passes of schedule interleaved side by side, not those of zb-v"),
         (experts("interleaved", size=1, batch_overlap=True), "every rank holds all experts"),
-        (experts("interleaved", batch_overlap=True) | {"y": "full"}, "do not go with recomputed layers"),
+        (experts("interleaved", batch_overlap=True) | {"y": "full"}, "cannot be combined with recomputed layers"),
         (experts("dualpipev") | {"z": 3}, "m >= 2 p), but 3 < 2 x 2"),
     ],
 )

@@ -219,7 +219,7 @@ def test_all_formats_from_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     line = "1f1b gpipe -p 4 -m 8 --width 8.6cm --pdf a.pdf --out b.svg --out c.pgf --out d.png --count-from 1"
     assert execute(["schedule", *line.split()]) == 0
-    assert capsys.readouterr().out.endswith("\nWrote b.svg, c.pgf, d.png, a.pdf\n")
+    assert capsys.readouterr().out.endswith("\nWrote a.pdf, b.svg, c.pgf, d.png\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pdf", "b.svg", "c.pgf", "d.png"]
     assert "Device 4" in (tmp_path / "c.pgf").read_text(encoding="utf-8")
     root = ET.parse(tmp_path / "b.svg").getroot()

@@ -71,7 +71,7 @@ def test_a_slower_part_never_speeds_a_step_up(compute, memory, launch):
 @pytest.mark.parametrize(
     ("effects", "problem"),
     [
-        ("some", "neither published, none nor a mapping"),
+        ("some", "is not published, none or a mapping"),
         ({"clock-amper": 0.9}, "did you mean 'clock-ampere'"),
         ({"clock-ampere": 7}, "is not a number from"),
         ({"clock-ampere": True}, "is not a number from"),

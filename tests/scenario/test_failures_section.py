@@ -128,8 +128,8 @@ ONE = {"cause": "gpu", "per_gpu": "50_000 h"}
         ({"failures": [ONE, ONE], "checkpoint": {"stall": "60 s"}}, "hsdp", "economics.failures.1.cause: gpu is there twice"),
         ({"failures": [{**ONE, "per_gpu": "0 h"}], "checkpoint": STALL}, "hsdp", "economics.failures.0.per_gpu: must be greater"),
         ({**GOOD, "checkpoint": {"stall": "60 s", "lag": "60 s"}}, "hsdp", "economics.checkpoint.lag: a synchronous checkpoint"),
-        ({**GOOD, "checkpoint": {"stall": "60 s", "bytes": "1 TB"}}, "hsdp", "economics.checkpoint.bytes: what a checkpoint takes"),
-        ({**GOOD, "recovery": {"policy": "hot_spare"}}, "hsdp", "economics.recovery.spares: hot_spare needs machines"),
+        ({**GOOD, "checkpoint": {"stall": "60 s", "bytes": "1 TB"}}, "hsdp", "economics.checkpoint.bytes: the time of a"),
+        ({**GOOD, "recovery": {"policy": "hot_spare"}}, "hsdp", "economics.recovery.spares: hot_spare needs standby machines"),
         ({**GOOD, "recovery": {"policy": "replica"}}, "zero3", "economics.recovery.policy: zero3 shards states over all replicas"),
         (
             {"failures": [{**ONE, "recovery": "memory"}], "checkpoint": {"stall": "60 s"}}, "hsdp",

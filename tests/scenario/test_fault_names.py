@@ -133,7 +133,7 @@ def test_two_faults_cannot_say_of_one_link_what_it_carries() -> None:
     first = {"nic": "node0/nic1", "at": "1 s", "until": "3 s", "bandwidth": "x0.5"}
     second = {"link": "node0.nic1->rail1.leaf0", "at": "2 s", "bandwidth": "x0.25"}
     (said,) = refused(first, second)
-    assert said.startswith("variability.faults.1: at 2 s both this")
+    assert said.startswith("variability.faults.1: at 2 s this")
     assert "variability.faults.0" in said
     assert len(refused({"nic": "node0/nic7", "at": "0 s", "down": True, "fallback": "respread"}, first, second)) == 3
     assert built(first, {**second, "at": "3 s"}).faults  # one after the other
@@ -151,7 +151,7 @@ def test_two_faults_cannot_say_of_one_link_what_it_carries() -> None:
         ({"nic": "node0/nic0", "at": "1 s", "bandwidth": 0.5}, 'write "x0.5"'),
         ({"nic": "node0/nic0", "at": "2 s", "until": "1 s", "down": True}, "before it happens"),
         ({"nic": "node0/nic0", "at": "1 s", "bandwidth": "x0.5", "fallback": "respread"}, "a NIC that is down"),
-        ({"nic": "node0/nic0", "at": "1 s", "bandwidth": "x0.5", "give_up": "1 s"}, "still moves"),
+        ({"nic": "node0/nic0", "at": "1 s", "bandwidth": "x0.5", "give_up": "1 s"}, "applies only to links that are down"),
         ({"nic": "node0/nic0", "at": "1 s", "down": True, "fallback": "neighbor"}, "write neighbour"),
         ({"link": "rail0.leaf0-spine", "at": "1 s", "down": True, "fallback": "respread"}, "a NIC that is down"),
         ({"rank": 1, "at": "1 s", "kind": "hangs"}, "did you mean 'hang'"),
@@ -168,8 +168,8 @@ def test_what_cannot_be_meant(fault: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ({"rank": 1, "speed": 0}, "speed 0 stands still"),
-        ({"rank": 1, "speed": 0, "from": "1 s"}, "speed 0 stands still"),
+        ({"rank": 1, "speed": 0}, "speed 0 stops the rank"),
+        ({"rank": 1, "speed": 0, "from": "1 s"}, "speed 0 stops the rank"),
         ({"rank": 1, "speed": 0.5, "from": "2 s", "to": "1 s"}, "before it begins"),
         ({"rank": 1, "node": 0, "speed": 0.5}, "either rank or node"),
         ({"speed": 0.5, "from": "1 s"}, "either rank or node"),
@@ -183,7 +183,7 @@ def test_a_machine_without_another_nic_or_without_a_network() -> None:
     box = {"topology": {"gpu": "a100-sxm-80gb", "count": 2, "nic": "ib-hdr"}, "nodes": 2}
     lost = {"nic": "node0/nic0", "at": "0 s", "down": True, "fallback": "respread"}
     assert any("no other NIC" in line for line in refused(lost, cluster=box))
-    assert any("plugged into nothing" in line for line in refused({**lost, "nic": "nic0"}, cluster={"topology": "dgx-a100-80gb"}))
+    assert any("there is only one machine" in line for line in refused({**lost, "nic": "nic0"}, cluster={"topology": "dgx-a100-80gb"}))
 
 
 def test_a_schedule_whose_steps_overlap_has_no_step_to_break() -> None:

@@ -92,7 +92,7 @@ def test_convolutions_stay_as_they_are() -> None:
         (job(8, "gpt2") | {"training": {"sequence_length": 512, "micro_batch": 1, "gradient_accumulation": 1}}, "is a transformer"),
         (job(3), "8 replicas / 3 that share fully connected layers = 2.667 is not whole"),
         (job(8, strategy="fsdp"), "shared fully connected layers with fsdp"),
-        (job(8, expert={"imbalance": 2.0}), "parallel.expert is of experts"),
+        (job(8, expert={"imbalance": 2.0}), "parallel.expert needs experts"),
         (job(8, {"base": "alexnet", "layers": [{"conv2d": {"out": 4, "kernel": 3}}]}), "without fully connected layers"),
         (job(8, {"input": {"shape": [16]}, "layers": [{"linear": 16}, {"linear": 8}]}), "begins with a fully connected layer"),
         (job(8, {"base": "alexnet", "layers": [{"conv2d": {"out": 4, "kernel": 3}}, "flatten", {"linear": 10}]}), "10 outputs / 8 ranks"),

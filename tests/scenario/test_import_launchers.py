@@ -153,12 +153,17 @@ def test_dense_layers_that_a_loop_writes_down() -> None:
         ("$(python make_list.py)", "it has no value"),
         ("'([0]*3+[1]*57)'", "60 layers are listed, and --num-layers is 61"),
         ("'([1]*30+[0]*31)'", "experts are supported in every n-th layer"),
-        ("$FREQ", "set it: --set FREQ=VALUE"),
     ],
 )
 def test_a_list_of_layers_that_is_not_known_is_never_left_out(freq: str, message: str) -> None:
     with pytest.raises(ScenarioError, match=message):
         from_text(DEEPSEEK.replace("$MOE_LAYER_FREQ", freq))
+
+
+def test_a_list_of_layers_in_a_variable_is_a_question() -> None:
+    draft = from_text(DEEPSEEK.replace("$MOE_LAYER_FREQ", "$FREQ"))
+    assert draft.tree["model"] == "FILL-IN"
+    assert "--set FREQ=VALUE" in draft.yaml
 
 
 FLAGS: list[tuple[str, str, dict[str, Any]]] = [

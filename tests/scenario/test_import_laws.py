@@ -83,6 +83,10 @@ ASKED = {
         "model.num_layers model.hidden_size model.activation model.bias model.megatron_amp_O2 trainer.precision mixed_precision "
         "model.optim.name model.num_query_groups model.encoder_seq_length trainer.devices model._target_ model.fsdp ddp.bucket_size"
     ),
+    "primus": (
+        "modules.pre_trainer.overrides.num_layers modules.pre_trainer.overrides.micro_batch_size modules.pre_trainer.model "
+        "modules.pre_trainer.framework modules.pre_trainer.overrides.fp8"
+    ),
 }
 """keys that code asks for, beside those of the tables and of their rows"""
 ANY = st.one_of(

@@ -203,7 +203,9 @@ if [ $SIZE = small ]; then LAYERS=2; elif [ $SIZE = large ]; then LAYERS=4; fi
 torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers $LAYERS --hidden-size 512 --num-attention-heads 8 --seq-length 128 \\
   --max-position-embeddings 128 --vocab-size 1000 --micro-batch-size $MICRO --global-batch-size 64
 """
-    with pytest.raises(ScenarioError, match='say them: --arguments "SIZE MICRO"'):
-        import_config(script, "run.sh", Given("run", on="hgx-h100"))
+    draft = import_config(script, "run.sh", Given("run", on="hgx-h100"))
+    assert (draft.tree["model"], draft.tree["training"]["micro_batch"]) == ("FILL-IN", "FILL-IN")
+    assert draft.tree["training"]["global_batch"] == 64
+    assert '--arguments "SIZE MICRO" --set LAYERS=VALUE' in draft.yaml
     tree = import_config(script, "run.sh", Given("run", on="hgx-h100", variables={"1": "large", "2": "4"})).tree
     assert (tree["model"]["layers"], tree["training"]["micro_batch"]) == (4, 4)

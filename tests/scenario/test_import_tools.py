@@ -65,10 +65,13 @@ FOLLOWS: list[tuple[str, str, str, dict[str, Any]]] = [
     (FSDP, "fp8", "true", {"training.precision": "fp8"}),
     (FSDP, "fsdp_version", "1", {"parallel.data.fsdp_version": 1, "training.precision": "amp-bf16"}),
     (FSDP, "dp_replicate_size", "1", {"parallel.data.strategy": "fsdp", "parallel.data.shard_size": None, "cluster.gpus": 4}),
-    (FSDP, "tensor_parallel_size", "2", {"parallel.tensor.size": 2, "cluster.gpus": 16}),
+    (FSDP, "tensor_parallel_size", "2", {"parallel.tensor.size": 2, "cluster.gpus": 16, "cluster.nodes": 2}),
     (
         FSDP, "context_parallel_size", "2",
-        {"parallel.context.size": 2, "parallel.context.method": "ring", "parallel.data.shard_size": 8, "cluster.gpus": 16},
+        {
+            "parallel.context.size": 2, "parallel.context.method": "ring", "parallel.data.shard_size": 8, "cluster.gpus": 16,
+            "cluster.nodes": 2,
+        },
     ),
     (NEOX, "pipe-parallel-size", "4", {"parallel.pipeline.size": 4}),
     (NEOX, "pipe-parallel-size", "0", {"parallel.pipeline.size": None}),

@@ -811,7 +811,7 @@ def test_loading_says_what_is_still_to_be_filled_in(tmp_path: Path) -> None:
     rows = path.read_text().splitlines()
     assert [key for key, _ in found] == ["model", "cluster.topology", "training.sequence_length"]
     assert all(line is not None and "FILL-IN" in rows[line - 1] for _, line in found)
-    assert all("is still to be filled in" in finding.message and finding.suggestion for finding in raised.value.findings)
+    assert all("must be filled in" in finding.message and finding.suggestion for finding in raised.value.findings)
 
 
 @pytest.mark.parametrize("text", ["hello: world\n", "[1, 2]\n", "", "#!/bin/bash\necho hello\n"])

@@ -237,7 +237,7 @@ def test_findings_are_the_json_contract(folder: Path) -> None:
         ("cluster.nodes=1e12", "is not a whole number"),
         ("parallel.zero=4", "is not a ZeRO stage"),
         ("parallel.order=[tensor, data]", "each of them once"),
-        ("variability.slow=[{rank: 1, speed: 0}]", "variability.slow.0  speed 0 stands still: give from and to"),
+        ("variability.slow=[{rank: 1, speed: 0}]", "variability.slow.0  speed 0 stops the rank: give from and to"),
         ("variability.slow=[{rank: 1, sped: 1}]", "variability.slow.0.sped  unknown key; did you mean 'speed'?"),
         ("training.precision.gradient=fp32", "unknown key 'gradient' in a precision; did you mean 'gradients'?"),
         ("training.precision.gradients=fp8", "gradients: 'fp8' is not a type of 2 or 4 bytes"),

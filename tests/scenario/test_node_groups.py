@@ -75,7 +75,7 @@ def test_the_price_is_that_of_all_gpus_together():
     [
         (
             {"strategy": "fsdp", "batch_split": [2] * 8 + [6] * 8},
-            "under fsdp they communicate in every one, and some replicas would never arrive",
+            "under fsdp they synchronise in each; some would never arrive",
         ),
         ({"batch_split": [2] * 15}, "15 numbers of samples for 16 replicas; write 16 numbers"),
         ({"batch_split": [3] * 16}, "3 samples are 3 / 2 = 1.5 micro-batches; whole ones are needed"),

@@ -153,10 +153,10 @@ BAD: dict[str, Bad] = {
         good("micro_batch: 8", "micro_batch: " + "9" * 400),
         "s.yaml:6:3",
         "training.micro_batch",
-        "'999.*' is a whole number beyond anything",
+        "'999.*' is larger than the limit of 1e30",
     ),
     "400 digits in a model": Bad(
-        own(model="mine.yaml"), "mine.yaml:2:1", "", "beyond anything real", {"mine.yaml": MODEL.replace("128", "-" + "9" * 400)}
+        own(model="mine.yaml"), "mine.yaml:2:1", "", "larger than the limit of 1e30", {"mine.yaml": MODEL.replace("128", "-" + "9" * 400)}
     ),
     "no tokens": Bad(good("global_batch: 32", "global_batch: 32\n  tokens: 0"), "s.yaml:6:3", "training.tokens", "less than 1"),
     "a link slower than any": Bad(
@@ -223,7 +223,7 @@ BAD: dict[str, Bad] = {
         good("", "variability: {slow: [{rank: 0, speed: 0}]}\n"),
         "s.yaml:9:22",
         "variability.slow.0",
-        r"speed 0 stands still: give from and to",
+        r"speed 0 stops the rank: give from and to",
     ),
     "negative link": Bad(
         own(topology="mine.yaml"),
@@ -428,7 +428,11 @@ BAD: dict[str, Bad] = {
         {"config.json": json.dumps({**CONFIG, "model_type": "llamaa"})},
     ),
     "a foreign config with a key missing": Bad(
-        own("config.json"), "config.json:1:1", "model.vocab_size", "vocab_size is required", {"config.json": json.dumps(CONFIG)}
+        own("config.json"),
+        "config.json:1:1",
+        "model.hidden_size",
+        "hidden_size is required",
+        {"config.json": json.dumps({key: value for key, value in CONFIG.items() if key != "hidden_size"})},
     ),
     "a foreign config cut off": Bad(
         own("config.json"), "config.json:1:25", "", "not valid YAML", {"config.json": '{"model_type": "llama", '}

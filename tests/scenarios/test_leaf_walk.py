@@ -25,6 +25,7 @@ from parsim.scenario import load
 from parsim.scenario.build import build
 from parsim.scenario.json_schema import schema
 from parsim.scenario.shortforms import ASSUMPTIONS, SHORT
+from parsim.study.automatic import decided
 
 MODEL = {"family": "gpt2", "hidden": 256, "layers": 4, "heads": 4, "vocabulary": 1024, "maximum_sequence": 512}
 MIXTURE = {
@@ -447,6 +448,8 @@ ELSEWHERE = {
         ),
         "test_what_is_random_changes_disturbed_steps",
     ),
+    "parallel": "test_a_strategy_that_is_searched_for",
+    "parallel.search": "test_a_strategy_that_is_searched_for",
     "name": "test_the_name_is_what_reports_call_it",
     "extends": "test_extends_and_overrides_bring_in_settings",
     "overrides": "test_extends_and_overrides_bring_in_settings",
@@ -543,6 +546,19 @@ def test_every_leaf_has_an_entry() -> None:
     assert sorted(leaves()) == sorted([*LEAVES, *ELSEWHERE])
 
 
+def test_a_strategy_that_is_searched_for() -> None:
+    """What is found is in the report, and `parallel: auto` is short for a search."""
+    base = laid(BASE, {"training": {"gradient_accumulation": ..., "global_batch": 16}})
+    plain, short, long, none = (
+        simulate(decided(load(laid(base, {} if said is None else {"parallel": said})))).document()
+        for said in (None, "auto", {"search": "auto"}, {"search": "none"})
+    )
+    assert short["plan"] is not None
+    assert {**short["plan"], "wall_s": 0} == {**long["plan"], "wall_s": 0}
+    assert short["step_time_s"] == long["step_time_s"] <= plain["step_time_s"] == none["step_time_s"]
+    assert plain["plan"] is none["plan"] is None
+
+
 PAUSE = {"pause": "1 s", "every": 2}
 SLOW = {"share": 0.9, "speed": 0.5}
 
@@ -572,6 +588,7 @@ def test_what_is_random_changes_disturbed_steps(said: tuple[Any, ...]) -> None:
 def test_every_word_of_an_enumeration_is_tried() -> None:
     known = {path: [json.dumps(value) for value in (*entry.values, *entry.same)] for path, entry in LEAVES.items()}
     known |= {path: [json.dumps(word) for word in leaves()[path]] for path, test in ELSEWHERE.items() if "disturbed" in test}
+    known |= {"parallel": ['"auto"'], "parallel.search": ['"none"', '"auto"']}  # test_a_strategy_that_is_searched_for
     missing = [(path, word) for path, words in leaves().items() for word in words if json.dumps(word) not in known.get(path, ())]
     assert not missing
 

@@ -235,7 +235,7 @@ def refused(strategy, offload, **more):
         ("zero2", {"optimizer": "cpu", "parameters": "cpu"}, "parameters", "offload_param is ZeRO-3's"),
         ("zero3", {"parameters": "cpu"}, "parameters", "needs optimizer offload"),
         ("zero2", {"optimizer": "nvme"}, "optimizer", "need ZeRO-3"),
-        ("zero3", {"gradients": "cpu"}, "gradients", "for an optimizer that steps on the CPU"),
+        ("zero3", {"gradients": "cpu"}, "gradients", "only with an optimizer on the CPU"),
         ("zero3", {"gradients": "nvme", "optimizer": "cpu"}, "gradients", "where the optimizer is"),
         ("fsdp", {"optimizer": "cpu"}, "parameters", "moves parameters, gradients and the optimizer together"),
         ("fsdp", {"optimizer": "nvme", "parameters": "nvme"}, "optimizer", "host memory only"),

@@ -70,6 +70,6 @@ def test_the_page_of_a_comparison_begins_with_the_answer(small: str, tmp_path: P
     found: Comparison = compare(small, "training.micro_batch=1,4")
     found.write(tmp_path / "out", ("html",))
     html = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert html.index('id="banner"') < html.index("Side by side")
+    assert html.index('id="banner"') < html.index("<h2>Side by side")
     assert html.count("<th") - html.count("<thead") > 4
     assert html.count(">baseline<") > 5, "each number of the first variant is a baseline; the others have a change in the same place"

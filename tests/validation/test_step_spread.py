@@ -66,11 +66,11 @@ def test_percentiles_are_left_open_where_steps_are_few(own: Path) -> None:
 
 
 def test_the_command_prints_both(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute(["validate", "steps", "--data", str(own), "--steps", "3", "--profile", "traced"]) == 0
+    assert execute(["validate", "steps", "--data", str(own), "--runs", "3", "--variability", "traced"]) == 0
     said = capsys.readouterr().out
     assert "own-1  measured     500  -2.00  -1.00  +2.00  +10.00  +100.00" in said
-    assert execute(["validate", "steps", "--data", str(own), "--steps", "3", "--json"]) == 0
+    assert execute(["validate", "steps", "--data", str(own), "--runs", "3", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["rows"][0]["simulated"]["p95"] is None
-    assert execute(["validate", "steps", "--data", str(own), "--run", "own-2"]) == 2
+    assert execute(["validate", "steps", "--data", str(own), "--source", "own-2"]) == 2
     assert "known: own-1" in capsys.readouterr().err
