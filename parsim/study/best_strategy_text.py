@@ -15,6 +15,7 @@ from parsim.report.write import Content, write_together
 from parsim.run import simulate
 from parsim.scenario.build import build
 from parsim.scenario.scenario import Scenario, flow
+from parsim.study.automatic import question, starting_point
 from parsim.study.best_strategy import BestStrategy, Improvement
 from parsim.study.runner_up import why_slower
 from parsim.study.size.question import Assumed
@@ -30,7 +31,7 @@ SCENARIO = "scenario.yaml"
 
 def question_text(base: Scenario, assumed: Sequence[Assumed]) -> str:
     """What is asked: model, machines, batch, precision; with the sources of what was assumed."""
-    built = build(base)
+    built = build(starting_point(*question(base)))
     training = built.training
     tokens = f" of {training.sequence_length:,} tokens" if built.model.sequence else ""
     free = f"; {gib(built.memory_reserve)} GiB of each stays free" if built.memory_reserve else ""

@@ -19,7 +19,7 @@ NAMES = (
     "README", "reading-a-report", "glossary", "adding", "formats", "write-a-strategy", "export", "economics",
     "coming-from-megatron", "coming-from-deepspeed", "coming-from-torchtitan", "coming-from-hugging-face", "size",
     "sweep", "import", "import-module", "experts", "optimizers", "linear-attention", "variability", "goodput", "faults", "local-sgd",
-    "mixed-clusters", "fit",
+    "mixed-clusters", "fit", "plan",
 )  # fmt: skip
 _BLOCK = re.compile(r"(?:^<!-- (file|output|shows): (.+?) -->\n)?^```([\w-]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`(parsim [^`\n]+)`")

@@ -79,6 +79,17 @@ def test_the_command_writes_what_starts_the_job(tmp_path: Path) -> None:
     assert isinstance(refused.exception, ScenarioError)
 
 
+def test_a_scenario_may_fix_a_part_of_the_strategy(tmp_path: Path) -> None:
+    """Of a file with ``parallel: auto`` what is written is kept; without a micro-batch it has none before the search."""
+    training = {"global_batch": 2, "sequence_length": 128}
+    file = tmp_path / "auto.yaml"
+    file.write_text(json.dumps({**SMALL, "training": training, "parallel": {"search": "auto", "pipeline": {"size": 2}}}))
+    said = CliRunner().invoke(application(["plan"]), ["plan", str(file), "--workers", "1", "--out", str(tmp_path / "out")])
+    assert said.exit_code == 0, said.output
+    assert "Best: pipeline 2, " in said.output
+    assert load(tmp_path / "out" / "scenario.yaml").tree["parallel"]["pipeline"]["size"] == 2
+
+
 def test_ctrl_c_keeps_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(_: object) -> str:
         raise KeyboardInterrupt
