@@ -126,5 +126,6 @@ def leave_open(draft: ImportDraft, paths: Mapping[str, list[str]], how: str) -> 
         if PLACEHOLDER in fate.why:
             fate.why = "part of the model, which you are to fill in"
     draft.causes |= dict.fromkeys(paths, how)
-    text = f"the arguments of the script are not known, and these keys depend on them: {', '.join(paths)}; import it with {how}, or fill them in"
+    keys = ", ".join(paths)
+    text = f"the script's arguments are not known, and these keys depend on them: {keys}; import it with {how}, or fill them in"
     draft.remark(text)

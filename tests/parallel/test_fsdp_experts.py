@@ -321,7 +321,7 @@ def test_the_program_is_legal(ep, strategy, shard, resharded):
         ({"strategy": "hsdp", "shard": 4}, "parallel.data.shard_size", "= 0.5 is not whole; use a shard group of 8"),
         ({"data": {"strategy": "zero3"}}, "parallel.data.strategy", "MoE not supported with Stage 3"),
         ({"data": {"strategy": "fsdp", "fsdp_version": 1}}, "parallel.data.fsdp_version", "flat parameters; use 2"),
-        ({"data": {"strategy": "fsdp", "unit": "model"}}, "parallel.data.unit", "in one unit with all layers; use layer or block"),
+        ({"data": {"strategy": "fsdp", "unit": "model"}}, "parallel.data.unit", "with all layers in one unit; use layer or block"),
     ],
 )  # fmt: skip
 def test_what_does_not_go(change, path, text):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parsim.errors import InputError, ScenarioError
+from parsim.errors import InputError
 from parsim.interop.command import invocation
 from parsim.interop.formats import import_config
 from parsim.interop.import_draft import Given
