@@ -153,9 +153,10 @@ function showPins() {
   $("pinned").replaceChildren(element("thead", {}, head), element("tbody", {}, ...rows));
 }
 
+let asked = 0;
 async function answerPins() {
   for (const one of pins.filter((other) => other.answer === null)) {
-    const bound = await (await ask("live", { tab: `${tab}-pins`, number: ++number, state: one.state })).json();
+    const bound = await (await ask("live", { tab: `${tab}-pins`, number: ++asked, state: one.state })).json();
     if (bound.stage && one.answer === null) one.answer = bound;
   }
   showPins();
