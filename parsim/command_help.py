@@ -24,6 +24,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
 """heading -> commands of ``parsim --help``; what is in none of them stands last"""
 EXAMPLES: Mapping[str, str] = {
     "run": "parsim run gpt2-ddp-4x-a100 training.micro_batch=4",
+    "ui": "parsim ui",
     "check": "parsim check mine.yaml",
     "show": "parsim show gpt2-ddp-4x-a100 --written",
     "explain": "parsim explain gpt2-ddp-4x-a100",

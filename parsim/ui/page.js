@@ -153,9 +153,10 @@ function showPins() {
   $("pinned").replaceChildren(element("thead", {}, head), element("tbody", {}, ...rows));
 }
 
+let asked = 0;
 async function answerPins() {
   for (const one of pins.filter((other) => other.answer === null)) {
-    const bound = await (await ask("live", { tab: `${tab}-pins`, number: ++number, state: one.state })).json();
+    const bound = await (await ask("live", { tab: `${tab}-pins`, number: ++asked, state: one.state })).json();
     if (bound.stage && one.answer === null) one.answer = bound;
   }
   showPins();
@@ -235,7 +236,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key in DO) { event.preventDefault(); DO[event.key](); }
 });
 for (const [id, act] of Object.entries({ pin, best, report, link: share, save, help: DO["?"], command: () => copied(source.command ?? text("text", "no_command")),
-  stop: () => finding?.abort(), file: () => $("chosen").click(), theme, language: () => speak(language === "en" ? "zh" : "en") })) $(id).addEventListener("click", act);
+  stop: () => finding?.abort(), example: () => become({}), file: () => $("chosen").click(), theme, language: () => speak(language === "en" ? "zh" : "en") })) $(id).addEventListener("click", act);
 $("form").addEventListener("submit", (event) => event.preventDefault());
 $("chosen").addEventListener("change", () => { if ($("chosen").files[0]) read($("chosen").files[0]); $("chosen").value = ""; });
 document.addEventListener("dragover", (event) => { event.preventDefault(); document.body.classList.add("dropping"); });

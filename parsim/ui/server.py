@@ -5,6 +5,7 @@ Of questions of one tab the newest counts; what is older is answered ``{"stale":
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 from collections import OrderedDict
@@ -52,10 +53,11 @@ class Planner:
     async def at_work(self, _: Starlette) -> AsyncIterator[None]:
         """Start the processes, and end them."""
         self._desks = {"live": Desk(spare=False), "exact": Desk(spare=True)}
-        self._desks["live"].start()
+        warming = asyncio.create_task(self._one("warm"))
         try:
             yield
         finally:
+            warming.cancel()
             for desk in self._desks.values():
                 desk.end()
             for worker in list(self.searches):

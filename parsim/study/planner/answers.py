@@ -155,11 +155,11 @@ def simulated(report: Report) -> dict[str, Any]:
         "gpus": report.measured.ranks.total,
         "time_to_train_s": estimate.time_to_train_s,
         "cost_to_train": estimate.cost_to_train,
-        "currency": None if report.bill is None else report.bill.document().get("currency"),
+        "currency": None if report.measured.economics is None else report.measured.economics.currency,
         "verdict": report.verdict,
         "limiter": report.limiter,
         "confidence": report.measured.confidence.status,
-        "warnings": [str(finding) for finding in report.warnings],
+        "warnings": [" ".join(filter(None, (finding.path, finding.message))) for finding in report.warnings],
     }
 
 
