@@ -50,7 +50,6 @@ EXAMPLES: Mapping[str, str] = {
     "validate gemm": "parsim validate gemm --figure gemm.svg",
     "validate traces": "parsim validate traces",
     "validate steps": "parsim validate steps --source mlperf-v5.0-eos-dfw-n1024 --runs 60",
-    "ui": "parsim ui",
     "new": "parsim new mine --model llama-3-70b --on hgx-h100 --nodes 8",
     "list": "parsim list models",
     "import": "parsim import train.sh --on hgx-h100 --save mine.yaml",
