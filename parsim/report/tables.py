@@ -285,7 +285,7 @@ def _collectives(report: Metrics) -> RenderableType:
         Column("Count", write="{:,}".format),
         Column("Size", write=size),
         *(Column(f"{word}\n", unit.name, write=unit.cell) for word in ("Busy", "Exposed", "Waited")),
-        Column("Bus bw.\n", "GB/s", write=gigabytes),
+        Column("Busbw\n", "GB/s", write=gigabytes),
     )
     rows = [
         (row.axis, row.kind, str(row.group_size), row.count, row.bytes, row.busy_s, row.exposed_s, row.wait_s, row.busbw_Bps)
