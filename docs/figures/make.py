@@ -19,10 +19,10 @@ MATPLOTLIB = "3.11.2"
 """its version that drew them"""
 HERE = Path(__file__).resolve().parent
 _STAGES = "parsim timeline gpt2-xl-gpipe-4x-v100 --no-memory"
+_ONE_F = "parallel.pipeline.schedule=1f1b training.global_batch=6 --title 'GPT-2 XL on four V100, 1F1B'"
 FIGURES = {
     "timeline-1f1b.svg": (
-        f"{_STAGES} parallel.pipeline.schedule=1f1b training.global_batch=6 "
-        "--title 'GPT-2 XL on four V100, 1F1B' --figure timeline-1f1b.svg",
+        f"{_STAGES} {_ONE_F} --figure timeline-1f1b.svg",
         "timeline-1f1b.svg",
     ),
     "schedules.svg": ("parsim schedule gpipe 1f1b zb-h1 -p 4 -m 8 --count-from 1 --figure schedules.svg", "schedules.svg"),
