@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -124,10 +126,10 @@ def spans_of(report: Metrics, ranks: Sequence[int]) -> Spans:
     timeline = report.timeline
     per_second = ticks_per_second(report.end - report.begin)
     causes = binding(timeline)
-    collected = _SpanRows(report, per_second)
+    collected = _SpanRows(report, per_second, most=sum(len(timeline.lane(rank)) + len(timeline.beside(rank)) for rank in ranks))
     for rank in ranks:
         collected.add_rank(rank)
-    columns = collected.columns()
+    columns = collected.columns
     op, starts = columns["op"], columns["start"]
     shown = np.zeros(len(timeline.start), dtype=bool)
     shown[op] = True
@@ -142,9 +144,9 @@ def spans_of(report: Metrics, ranks: Sequence[int]) -> Spans:
         start=starts,
         end=columns["end"],
         instance=columns["instance"],
-        cause=_own_first(waits[op], op, columns["rank"], first),
+        cause=_own_first(waits[op], op, collected.rows, first),
         share=columns["share"],
-        busy=np.full(len(op), FULL, dtype=np.int64),
+        busy=np.broadcast_to(np.int64(FULL), len(op)),
         bare_start=collected.bare("start"),
         bare_end=collected.bare("end"),
         critical=first[path][first[path] >= 0],
@@ -152,12 +154,13 @@ def spans_of(report: Metrics, ranks: Sequence[int]) -> Spans:
     )
 
 
-def _own_first(wanted: Indices, op: Indices, rank: Indices, first: Indices) -> Integers:
+def _own_first(wanted: Indices, op: Indices, rows: Sequence[SpanRow], first: Indices) -> Integers:
     """For each span the span of the wanted op on the same rank, else that on the first rank that has one."""
     spans = np.where(wanted < 0, -1, first[wanted])
     here = np.full(len(first), -1, dtype=np.int64)
-    heads = np.flatnonzero(np.diff(rank, prepend=-1))
-    for head, tail in zip(heads.tolist(), [*heads[1:].tolist(), len(op)], strict=True):  # the spans of one rank
+    for _, own_rows in groupby(rows, key=attrgetter("rank")):
+        *_, last = found = list(own_rows)
+        head, tail = found[0].first, last.first + last.count
         here[op[head:tail]] = np.arange(head, tail)
         own = here[wanted[head:tail]]
         spans[head:tail] = np.where((wanted[head:tail] >= 0) & (own >= 0), own, spans[head:tail])
@@ -166,15 +169,15 @@ def _own_first(wanted: Indices, op: Indices, rank: Indices, first: Indices) -> I
 
 
 class _SpanRows:
-    """Rows of spans, rank by rank as they are added."""
+    """Rows of spans, rank by rank as they are added; at most `most` spans."""
 
-    def __init__(self, report: Metrics, per_second: int) -> None:
+    def __init__(self, report: Metrics, per_second: int, most: int) -> None:
         self.report = report
         self.timeline = report.timeline
         self.per_second = per_second
         self.rows: list[SpanRow] = []
         self._whats: dict[SpanKind, int] = {}
-        self._parts: dict[str, list[Integers]] = {name: [] for name in ("op", "rank", "what", "start", "end", "instance", "share")}
+        self._columns = {name: np.empty(most, dtype=np.int64) for name in ("op", "what", "start", "end", "instance", "share")}
         self._bare: dict[str, list[Integers]] = {"start": [], "end": []}
         self._count = self._bare_count = 0
         examples = self.timeline.columns.examples
@@ -189,9 +192,9 @@ class _SpanRows:
     def whats(self) -> tuple[SpanKind, ...]:
         return tuple(self._whats)
 
+    @property
     def columns(self) -> dict[str, Integers]:
-        """Every column whole, once: the parts are given up, which halves the memory of a long step."""
-        return {name: np.concatenate([np.empty(0, dtype=np.int64), *self._parts.pop(name)]) for name in tuple(self._parts)}
+        return {name: column[: self._count] for name, column in self._columns.items()}
 
     def bare(self, name: str) -> Integers:
         return np.concatenate([np.empty(0, dtype=np.int64), *self._bare[name]])
@@ -251,11 +254,12 @@ class _SpanRows:
             share = np.clip(np.rint(part * FULL), 0, FULL).astype(np.int64)
             self._add_bare(rank, ops[(share > 0) & (share < FULL)])
         self.rows.append(SpanRow(rank, kind, self._count, len(ops), first, self._bare_count - first))
+        place = slice(self._count, self._count + len(ops))
         self._count += len(ops)
-        for name, column in (("op", ops), ("start", start), ("end", end), ("share", share), ("rank", np.full(len(ops), rank))):
-            self._parts[name].append(column)
-        self._parts["what"].append(self._numbered(ops))
-        self._parts["instance"].append(np.maximum(-1, self.timeline.columns.instance[ops]))
+        columns = {"op": ops, "what": self._numbered(ops), "start": start, "end": end, "share": share}
+        columns["instance"] = np.maximum(-1, self.timeline.columns.instance[ops])
+        for name, column in columns.items():
+            self._columns[name][place] = column
 
     def _add_bare(self, rank: int, ops: Indices) -> None:
         """The stretches of `ops` under which the compute lane is empty."""
