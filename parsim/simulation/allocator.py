@@ -277,7 +277,7 @@ class ExpandableAllocator(Allocator):
                 del sizes[place], pool.bins[size]
                 continue
             address = heappop(same)
-            if free_at.get(address) != size:
+            if free_at.get(address) != size or (address, size) == best:  # one that left and came back is in its bin twice
                 continue
             passed.append((address, size))
             could_be = size + holes.get(address + size, 0)
