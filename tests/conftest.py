@@ -24,11 +24,12 @@ collect_ignore_glob = ["conftest.py", "*/conftest.py"]
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of collected tests live to the end: the garbage collector walks them again only when there is a quarter more.
-
-    They are not frozen, because a simulation asks how many frozen objects there are, which counts them one by one.
-    """
+    """Thousands of collected tests live to the end: the garbage collector need not walk them again and again."""
     gc.collect()
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    # NOTE: every simulation asks whether anything is frozen, and the real function counts a million objects one by one.
+    gc.get_freeze_count = lambda: frozen
 
 
 @pytest.hookimpl(optionalhook=True)
