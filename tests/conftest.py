@@ -9,18 +9,28 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 settings.register_profile("parsim", deadline=None, derandomize=True, database=None)
 settings.load_profile("parsim")
+
+# NOTE: Hypothesis draws from the constants of all modules that happen to be loaded, and looks through thousands of them for each new
+# range of numbers. Without them a law takes a fraction of the time, and its cases do not depend on which files are collected with it.
+if hasattr(providers, "_get_local_constants"):
+    providers._get_local_constants = lambda: providers._local_constants
 
 # plugins of pytest, not modules to look for doctests in
 collect_ignore_glob = ["conftest.py", "*/conftest.py"]
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of collected tests live to the end: the garbage collector need not walk them again and again."""
+    """Thousands of collected tests live to the end, as does what caches hold: the garbage collector need not walk them again and again."""
+    gc.set_threshold(1_000, 20, 50)
     gc.collect()
     gc.freeze()
+    frozen = gc.get_freeze_count()
+    # NOTE: every simulation asks whether anything is frozen, and the real function counts a million objects one by one.
+    gc.get_freeze_count = lambda: frozen
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -290,7 +290,7 @@ def build_tensor(model, tensor):
     return build_model(description, name="small", base_lookup=tree, tensor=tensor)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(jobs())
 def test_random_jobs(run):
     assert_balanced(run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parsim.errors import PlanError
@@ -72,6 +72,7 @@ def programs(draw):
     return program
 
 
+@settings(max_examples=40)
 @given(programs())
 def test_text_both_ways(program):
     text = to_text(program)

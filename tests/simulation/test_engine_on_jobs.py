@@ -25,6 +25,19 @@ from parsim.scenario.load import load
 from parsim.simulation.engine import Engine
 
 SCENARIOS = sorted(files.home("scenarios").glob("*.yaml"))
+LARGE = (
+    "gpt3-1",
+    "gpt3-530b",
+    "llama-3-405b",
+    "llama-3-70b",
+    "llama-2-70b",
+    "deepseek-v3",
+    "kimi",
+    "qwen3-235b",
+    "llama-4",
+    "mixtral-8x22b",
+)
+"""ten times as many ops as a small job with the same strategies"""
 
 
 def scenario(**parallel):
@@ -101,7 +114,8 @@ def test_a_slow_rank():
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in SCENARIOS if not p.stem.startswith(("gpt3-1t", "gpt3-530b", "gpt3-175b-1024x"))], ids=lambda p: p.stem
+    "path",
+    [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem.startswith(LARGE) else []) for path in SCENARIOS],
 )
 def test_every_op_is_an_event_and_a_step_is_lowered_once(path, monkeypatch):
     lowered = Counter()

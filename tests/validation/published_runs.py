@@ -1,7 +1,13 @@
-"""The published runs, read once for all tests that look at them: a thousand rows take seconds."""
+"""The published runs, read once for all tests that look at them, and by nobody who only collects tests: a thousand rows take seconds."""
 
 from __future__ import annotations
 
-from parsim.validation.published_runs import published
+from functools import cache
 
-PUBLISHED = published()
+from parsim.validation import published_runs
+from parsim.validation.published_runs import RunSource
+
+
+@cache
+def published() -> tuple[RunSource, ...]:
+    return published_runs.published()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from published_runs import PUBLISHED
+from published_runs import published
 
 _SPEC = importlib.util.spec_from_file_location("predict_runs", Path(__file__).parents[2] / "validation" / "runs" / "predict.py")
 assert _SPEC is not None
@@ -13,4 +15,8 @@ assert _SPEC.loader is not None
 predict_runs = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(predict_runs)
 RESULTS = predict_runs.read_results()
-SCORES = predict_runs.recorded(PUBLISHED, RESULTS)
+
+
+@cache
+def scores() -> Any:
+    return predict_runs.recorded(published(), RESULTS)

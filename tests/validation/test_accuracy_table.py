@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from html import unescape
-from pathlib import Path
 
 import matplotlib
 import pytest
-from recorded_runs import SCORES, predict_runs
+from recorded_runs import predict_runs, scores
 
 from parsim.scenario.confidence import known_runs
 from parsim.validation.accuracy_drawing import accuracy_drawing
@@ -19,34 +18,35 @@ MATPLOTLIB = "3.11.2"
 """its version that drew the figure"""
 
 
-@pytest.mark.parametrize("page", predict_runs.PAGES, ids=lambda path: path.name)
-def test_the_blocks_are_the_generated_ones(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    for name, block in predict_runs.blocks(SCORES).items():
-        start, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
-        if start in text:
-            assert start + block + end in text, "run validation/runs/predict.py"
+def test_the_blocks_are_the_generated_ones() -> None:
+    blocks = predict_runs.blocks(scores())
+    for page in predict_runs.PAGES:
+        text = page.read_text(encoding="utf-8")
+        for name, block in blocks.items():
+            start, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+            if start in text:
+                assert start + block + end in text, f"{page}: run validation/runs/predict.py"
 
 
 def test_rows_left_out_are_counted() -> None:
-    lines = predict_runs.table(SCORES).splitlines()
+    lines = predict_runs.table(scores()).splitlines()
     bloom = next(line for line in lines if line.startswith("| BLOOM"))
-    source = next(source for source in SCORES.sources if source.name == "bloom-prequel")
+    source = next(source for source in scores().sources if source.name == "bloom-prequel")
     left = sum(bool(row.left_out) for row in source.rows)
     assert f"| {len(source.rows) - left} / {left} |" in bloom
 
 
 @pytest.mark.skipif(matplotlib.__version__ != MATPLOTLIB, reason="another version of matplotlib writes other bytes")
 def test_the_figure_shows_the_recorded_errors() -> None:
-    made = predict_runs.picture(replace(SCORES, grades=("left-out",)), "svg")
+    made = predict_runs.picture(replace(scores(), grades=("left-out",)), "svg")
     assert predict_runs.FIGURE.read_bytes() == made, "run validation/runs/predict.py pages"
 
 
 def test_the_drawing_by_source_is_the_one_of_the_recorded_errors() -> None:
-    made = accuracy_drawing(SCORES, band_scores(known_runs()))
+    made = accuracy_drawing(scores(), band_scores(known_runs()))
     assert predict_runs.BY_SOURCE.read_text(encoding="utf-8") == made, "run validation/runs/predict.py pages"
     said = re.findall(r"<title>(.+): ([\d.]+) % a priori, ([\d.]+) % left out, band", made)
-    rows = [line.split(" | ") for line in predict_runs.table(SCORES).splitlines()]
+    rows = [line.split(" | ") for line in predict_runs.table(scores()).splitlines()]
     assert [(unescape(title), f"{prior} %", f"{left} %") for title, prior, left in said[:-1]] == [
         (row[0].removeprefix("| "), row[2], row[3]) for row in rows if len(row) > 4 and row[1][0].isdigit() and "**" not in row[2]
     ]

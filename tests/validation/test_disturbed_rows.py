@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+from published_runs import published
+
 from parsim.validation.predicted_runs import inputs
-from parsim.validation.published_runs import published
 
 HOME = Path(__file__).resolve().parents[2] / "validation" / "runs"
 
@@ -19,5 +20,5 @@ def test_the_table_is_that_of_the_data() -> None:
     spec.loader.exec_module(module)
     known = module.read(module.DISTURBED)
     assert module.table(known) in module.PAGE.read_text(encoding="utf-8")
-    rows = {row.id: inputs(row) for source in published(HOME) for row in source.rows}
+    rows = {row.id: inputs(row) for source in published() for row in source.rows}
     assert {name: one["inputs"] for name, one in known.items()} == {name: rows[name] for name in known}

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from published_runs import PUBLISHED
+from published_runs import published
 
 from parsim.scenario.effects import catalogue
 from parsim.validation.predicted_runs import fitted
@@ -26,7 +26,7 @@ def responses():
     known = fit_effects.read_responses()
     return [
         fit_effects.Response(source.name, source.family, row.measured["step_time_s"], *known[row.id])
-        for source in PUBLISHED
+        for source in published()
         for row in fit_effects.sample(source)
     ]
 

@@ -5,10 +5,17 @@ from __future__ import annotations
 import json
 
 import pytest
+from published_runs import published
 
 from parsim.cli import execute
 from parsim.errors import ScenarioError
 from parsim.validation.predicted_memory import document, line, memory_rows, predict, sampled, summary, table
+
+
+@pytest.fixture(autouse=True)
+def read_once(monkeypatch):
+    """The published runs are read once for all these tests."""
+    monkeypatch.setattr("parsim.validation.predicted_memory.published", published)
 
 
 def test_every_source_has_rows_and_says_what_it_measured():

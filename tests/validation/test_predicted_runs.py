@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from published_runs import PUBLISHED
+from published_runs import published as all_published
 
 from parsim.run import execute
 from parsim.scenario.build import build
@@ -17,7 +17,7 @@ from parsim.validation.score import errors
 
 
 def row_of(name):
-    return next(row for source in PUBLISHED for row in source.rows if row.id == name)
+    return next(row for source in all_published() for row in source.rows if row.id == name)
 
 
 @pytest.mark.parametrize("name", ["zerobubble-0030", "vtrain-multi-0003", "megatron-sc21-t1-0005", "mpt-0099", "vtrain-single-0016"])
