@@ -17,13 +17,13 @@ from typing import Any, Literal, cast, get_args
 from parsim.errors import Finding, InputError, ScenarioError
 from parsim.report.table import Column, Table
 from parsim.run import simulate
-from parsim.scenario.files import Document, parse_value, read
+from parsim.scenario.files import Document, read
 from parsim.scenario.load import put
 from parsim.units import real
 from parsim.validation.peaks import laid, scenario_of
 from parsim.validation.peaks import rows as finetuned
 from parsim.validation.predicted_runs import MEMORY, shortened
-from parsim.validation.published import excluded_by_rule, folder, one_of, only_known, read_entries, read_rows, reason
+from parsim.validation.published import cell, excluded_by_rule, folder, one_of, only_known, read_entries, read_rows, reason
 from parsim.validation.published_runs import RunSource, published
 from parsim.validation.score import FIGURES, Errors, cells, errors, relative_error, signed_percent
 
@@ -121,7 +121,7 @@ def _own(values: Mapping[str, str], settings: Mapping[str, Any]) -> tuple[str, f
     tree = laid(settings, {})
     for column, value in values.items():
         if "." in column and value:
-            put(tree, column, parse_value(value))
+            put(tree, column, cell(value))
     return values["id"], real(values["gib"]), tree, ""
 
 

@@ -10,12 +10,14 @@ import io
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from parsim.errors import Finding, ScenarioError
-from parsim.scenario.files import Document, data_root, read_text
+from parsim.scenario.files import Document, data_root, parse_value, read_text
 from parsim.units import is_digits, real
 
 Thing = TypeVar("Thing")
@@ -74,6 +76,15 @@ class CsvRows:
         # Python's own text proposes another mode of opening files
         problem = "a carriage return in the middle of a line" if "new-line character" in str(error) else str(error)
         self._findings.append(Finding(f"is no valid CSV: {problem}", file=self._name, line=self._reader.line_num + 1))
+
+
+def cell(text: str) -> Any:
+    """What a cell says, as a value of a scenario. Raises `ScenarioError`."""
+    return deepcopy(_parsed(text))
+
+
+_parsed = cache(parse_value)
+"""thousands of cells repeat a few hundred texts"""
 
 
 def read_rows(path: Path, make: Callable[[dict[str, str]], Thing], findings: list[Finding] | None = None) -> tuple[Thing, ...]:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from parsim.errors import Finding, ScenarioError
-from parsim.scenario.files import Document, parse_value, read, read_text
+from parsim.scenario.files import Document, read, read_text
 from parsim.scenario.load import put
 from parsim.units import real
-from parsim.validation.published import UNREADABLE, CsvRows, Published, excluded_by_rule, folder, reason
+from parsim.validation.published import UNREADABLE, CsvRows, Published, cell, excluded_by_rule, folder, reason
 
 MEASURED = {"step_time_s": "s", "allocated_gib": "GiB", "reserved_gib": "GiB", "device_used_gib": "GiB"}
 """columns that were measured, and their units"""
@@ -166,7 +166,7 @@ def _row(
     tree = copy.deepcopy(dict(settings))
     for column in columns:
         if cells[column]:
-            put(tree, column, parse_value(cells[column]))
+            put(tree, column, cell(cells[column]))
     measured = {column: real(cells[column]) for column in MEASURED if cells.get(column)}
     for column, value in measured.items():
         if not 0 < value < math.inf:
