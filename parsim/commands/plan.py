@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, Quiet, Workers, busy, progress, remark, say, say_json
+from parsim.terminal import Debug, Json, Quiet, Workers, busy, finishing, progress, remark, say, say_json
 
 if TYPE_CHECKING:
     from parsim.scenario.scenario import Scenario
@@ -85,15 +85,16 @@ def plan(
     if asked is not None and not found.interrupted:
         with busy("Looking at other numbers of GPUs", quiet=quiet):
             found.nearby = nearby(asked, found, workers=workers)
-    directory = out if out is not None else None if as_json else OUT / f"plan-{Path(model).stem}"
-    written = [] if directory is None or found.best is None else write(found, directory)
-    if as_json:
-        say_json(document(found, assumed))
-    else:
-        say(answer(found))
-        if written:
-            say(f"\nWrote {directory}{os.sep}: {', '.join(written)}")
-    if found.interrupted:
+    with finishing() as pressed:
+        directory = out if out is not None else None if as_json else OUT / f"plan-{Path(model).stem}"
+        written = [] if directory is None or found.best is None else write(found, directory)
+        if as_json:
+            say_json(document(found, assumed))
+        else:
+            say(answer(found))
+            if written:
+                say(f"\nWrote {directory}{os.sep}: {', '.join(written)}")
+    if found.interrupted or pressed():
         raise typer.Exit(130)
     if found.best is None:
         raise typer.Exit(3)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parsim.terminal import Debug, Json, Quiet, TrustCode, Workers, progress, say, say_json
+from parsim.terminal import Debug, Json, Quiet, TrustCode, Workers, finishing, progress, say, say_json
 
 if TYPE_CHECKING:
     from parsim.study.size.answer import Improvement
@@ -115,17 +115,18 @@ def size(
 
     watch = partial(progress, "Sizing machines", quiet=quiet)
     answer = answered(model, trust_code=trust_code, workers=workers, watch=watch, improved=better, **flags)
-    written = _write(answer, out, save)
-    if as_json:
-        from parsim.study.size.answer import document
+    with finishing() as pressed:
+        written = _write(answer, out, save)
+        if as_json:
+            from parsim.study.size.answer import document
 
-        say_json(document(answer))
-    else:
-        from parsim.study.size.text import text
+            say_json(document(answer))
+        else:
+            from parsim.study.size.text import text
 
-        columns = get_terminal_size().columns if sys.stdout.isatty() else None
-        say(text(answer, columns) + "".join(f"\n\n{line}" for line in written))
-    if answer.interrupted:
+            columns = get_terminal_size().columns if sys.stdout.isatty() else None
+            say(text(answer, columns) + "".join(f"\n\n{line}" for line in written))
+    if answer.interrupted or pressed():
         raise typer.Exit(130)
     if not answer.ranked:
         raise typer.Exit(3)

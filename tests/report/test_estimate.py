@@ -92,7 +92,7 @@ def test_headlines_state_the_estimate_and_the_simulated_beside(report: Report) -
     assert said in repr(report)
     html = page([("run", report)])
     assert f"Step {seconds(estimate['step_time_s'])} ({simulated}), " in html
-    assert f"80 % of runs like this one: {low} to {high}" in html
+    assert f"likely range (80 %): {low} to {high}" in html
     assert 'href="#def-estimate"' in html
     assert 'data-key="estimate.step_time_s"' in html
     assert simulated in html

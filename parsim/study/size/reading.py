@@ -127,12 +127,10 @@ class _Reader:
         machines = self._machines(folder)
         fixed = any(machine.gpus for machine in machines)
         if deadline is None and budget is None and not fixed and not any(self.tree.get(key) for key in ("days", "hours", "budget", "gpus")):
-            self.problem(
-                "days", "how long may it take, or cost?", None, "give --days or --hours, --budget, or --gpus (in a file: days: 60)"
-            )
+            self.problem("days", "no limit given", None, "add --days, --hours, --budget or --gpus (in a file: days: 60)")
         tokens = self.read("tokens", lambda value: units.parse(value, "count"))
         if tokens is not None and tokens < 1:
-            self.problem("tokens", "nothing is trained on less than one token", self.tree["tokens"])
+            self.problem("tokens", "must be at least one token", self.tree["tokens"])
         words: dict[str, Any] = {
             "minimise": self.read("minimise", entries.one_of(OBJECTIVES)), "recompute": self.read("recompute", entries.some_of(RECOMPUTE)),
             "schedules": self.read("schedule", entries.some_of(SCHEDULES)), "sharding": self.read("sharding", entries.some_of(SHARDING)),
@@ -205,7 +203,7 @@ class _Reader:
         known: dict[str, str] = {}
         for name in names:
             if names.count(name) > 1 and name not in known:
-                self.problem("on", f"{name} is there twice", self.tree["on"])
+                self.problem("on", f"{name} is listed twice", self.tree["on"])
             if (topology := self._topology(name, folder)) is not None:
                 known[name] = topology
         each = {key: self._for_each(key, names) for key in _NAMED}
@@ -219,7 +217,7 @@ class _Reader:
             if varied is None and self.tree.get("variability") is None and self.tree.get("runs") is not None:
                 varied = {"profile": entries.TYPICAL}
             if rent is not None and bought is not None:
-                self.problem("buy", f"{name} is rented and bought", None, "give one of the two prices")
+                self.problem("buy", f"{name} has a rent and a purchase price", None, "give one of the two")
             for settings, words in variants:
                 machines.append(Machine(" ".join((name, *words)), topology, settings, rent, bought, counts or (), varied))
         return tuple(machines)
