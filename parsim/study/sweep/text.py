@@ -97,11 +97,12 @@ def _columns(study: StudyData, shown: Sequence[RankedRow]) -> list[Cells]:
     metrics = list(dict.fromkeys([*(one.metric.name for one in study.objectives), *_ALWAYS, "gpus"]))
     for name in metrics:
         values = [entry.mean(name) for entry in shown]
-        if not any(values):
+        asked = any(one.metric.name == name for one in study.objectives)
+        if all(value is None for value in values) or not (asked or any(values)):
             continue  # no MFU without FLOP, no memory of profiled stages
         if name == "estimated_step_time_s" and values == [entry.mean("step_time_s") for entry in shown]:
             continue  # no published runs are like any of them
-        if name == "gpus" and len(set(values)) < 2 and all(one.metric.name != "gpus" for one in study.objectives):
+        if name == "gpus" and len(set(values)) < 2 and not asked:
             continue
         columns.append(_figures(study, NAMED[name], values))
     if any(entry.rows[0]["status"] != "fits" for entry in shown):
