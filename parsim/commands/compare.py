@@ -62,7 +62,9 @@ def compare(
     kinds = [] if formats == "none" else [kind.strip() for kind in formats.split(",")]
     _check_formats(kinds)
     watch = partial(progress, "Simulating variants", quiet=quiet)
-    found = simulated(*items, labels=label or (), named=override or (), baseline=baseline, jobs=workers, watch=watch, trust_code=trust_code)
+    found = simulated(
+        *items, labels=label or (), named=override or (), baseline=baseline, workers=workers, watch=watch, trust_code=trust_code
+    )
     found.command = _command(items, override, baseline, label, trust_code=trust_code)
     if (error := nothing_simulated(found)) is not None:
         raise error

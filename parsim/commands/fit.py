@@ -34,7 +34,9 @@ def fit(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model's name, or a path to its YAML or config.json.")],
     on: Annotated[str, typer.Option("--on", metavar="CLUSTER", help='"4x v100-32gb", or a topology (`parsim list topologies`).')],
     train: Annotated[str, typer.Option(help="full | lora | qlora | freeze")] = "full",
-    zero: Annotated[int | None, typer.Option(help="ZeRO stage 0 to 3; default: 3 on several GPUs, with --ep FSDP.")] = None,
+    strategy: Annotated[
+        str | None, typer.Option(help="ddp | zero1 | zero2 | zero3 | fsdp; default: zero3 on several GPUs, with --ep fsdp.")
+    ] = None,
     tp: Annotated[int, typer.Option(help="Tensor-parallel size.")] = 1,
     pp: Annotated[int, typer.Option(help="Pipeline-parallel size.")] = 1,
     ep: Annotated[int, typer.Option(help="Ranks over which the experts of a mixture are spread.")] = 1,
@@ -75,7 +77,7 @@ def fit(
     decoding = Decoding(batch, context_length, paged_block, beams, kv_dtype, prefill_tokens)
     if inference:
         others = {
-            "--zero": zero,
+            "--strategy": strategy,
             "--optimizer": optimizer,
             "--recompute": recompute,
             "--offload": offload,
@@ -103,8 +105,9 @@ def fit(
     from parsim.study.fit_text import verdict as verdict_text
 
     question = Question(
-        model, on, train, zero, tp, pp, nodes, sequence, micro_batch, precision, optimizer, recompute, offload, host_memory, ep, etp, gpus
-    )
+        model, on, train, None, tp, pp, nodes, sequence, micro_batch, precision, optimizer, recompute, offload, host_memory, ep, etp, gpus,
+        strategy,
+    )  # fmt: skip
     if maximum is not None:
         check_maximum(maximum)
     with busy("Simulating one step", quiet=quiet):

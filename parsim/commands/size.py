@@ -53,7 +53,7 @@ def size(
     software: Annotated[str | None, typer.Option(help="Software profile; default: megatron-core.")] = None,
     recompute: Annotated[str | None, typer.Option(help="auto | none | full; default: auto, full where nothing fits without.")] = None,
     schedule: Annotated[str | None, typer.Option(help="Pipeline schedules to try: 1f1b,interleaved; default: 1f1b.")] = None,
-    sharding: Annotated[str | None, typer.Option(help="auto | zero1 | fsdp; default: auto, ZeRO-1, and FSDP where it is alone.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="auto | zero1 | fsdp; default: auto, ZeRO-1, and FSDP where it is alone.")] = None,
     gpu_hour: Annotated[
         Several, typer.Option(metavar="[NAME=]PRICE", help="Rent of a GPU-hour; default: the dated example of the topology.")
     ] = None,
@@ -101,7 +101,7 @@ def size(
     flags: dict[str, Any] = {
         "tokens": tokens, "on": on, "days": days, "hours": hours, "budget": budget, "minimise": minimise, "gpus": named_values(gpus),
         "max_gpus": max_gpus, "sequence_length": sequence, "global_batch": global_batch, "micro_batch": micro_batch,
-        "precision": precision, "software": software, "recompute": recompute, "schedule": schedule, "sharding": sharding,
+        "precision": precision, "software": software, "recompute": recompute, "schedule": schedule, "strategy": strategy,
         "gpu_hour": named_values(gpu_hour), "buy": named_values(buy), "years": years, "power_price": power_price, "pue": pue, "mtbf": mtbf,
         "checkpoint_time": checkpoint_time, "restart_time": restart_time, "goodput": goodput, "set": set_values(set_),
         "top": top, "variability": named_values(variability), "runs": runs, "exhaustive": exhaustive or None,

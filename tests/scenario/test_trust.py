@@ -120,7 +120,7 @@ def test_python_asks_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             question(False)
         question(True)
     assert [run.status for run in compare("job.yaml", "plain.yaml")] == ["refused", "fits"]
-    assert [run.status for run in compare("job.yaml", "plain.yaml", jobs=2, trust_code=True)] == ["fits", "fits"]
+    assert [run.status for run in compare("job.yaml", "plain.yaml", workers=2, trust_code=True)] == ["fits", "fits"]
     own = {"set": {"parallel.data.strategy": ["mine.py:Mine"]}}
     with pytest.raises(ParsimError, match="not run"):
         size("llama-2-70b", tokens="1B", days=9, on="hgx-h100", workers=1, **own)

@@ -23,10 +23,12 @@ MARK = "size"
 """a file with this key at its top is a question"""
 KEYS = (
     "model", "tokens", "on", "days", "hours", "budget", "minimise", "sequence_length", "global_batch", "micro_batch", "precision",
-    "software", "recompute", "schedule", "sharding",
+    "software", "recompute", "schedule", "strategy",
     "gpus", "max_gpus", "gpu_hour", "buy", "years", "power_price", "pue", "mtbf", "checkpoint_time",
     "restart_time", "goodput", "set", "top", "exhaustive", "variability", "runs",
 )  # fmt: skip
+_FORMER = "sharding"
+"""what the key strategy was called before; it is still read"""
 _DAY, _HOUR = 86400.0, 3600.0
 _MOST_GPUS = 1_000_000
 _MOST_RUNS = 1000
@@ -82,6 +84,10 @@ def read_question(file: str | Path | None, flags: Mapping[str, Any]) -> Question
             findings.append(Finding(f"{shown(written)} is not a mapping", MARK, written, "", *document.locate(MARK)))
     given = {key: value for key, value in flags.items() if value is not None}
     tree |= given
+    if _FORMER in tree and "strategy" not in tree:
+        tree["strategy"] = tree.pop(_FORMER)
+        origins |= {"strategy": origins.pop(_FORMER)} if _FORMER in origins else {}
+        given |= {"strategy": given.pop(_FORMER)} if _FORMER in given else {}
     reader = _Reader(tree, {key: place for key, place in origins.items() if key not in given}, findings)
     question = reader.question(None if file is None else str(Path(file).parent))
     if findings or question is None:
@@ -133,7 +139,7 @@ class _Reader:
             self.problem("tokens", "must be at least one token", self.tree["tokens"])
         words: dict[str, Any] = {
             "minimise": self.read("minimise", entries.one_of(OBJECTIVES)), "recompute": self.read("recompute", entries.some_of(RECOMPUTE)),
-            "schedules": self.read("schedule", entries.some_of(SCHEDULES)), "sharding": self.read("sharding", entries.some_of(SHARDING)),
+            "schedules": self.read("schedule", entries.some_of(SCHEDULES)), "sharding": self.read("strategy", entries.some_of(SHARDING)),
             "precision": self.read("precision", entries.text), "software": self.read("software", self._software),
         }  # fmt: skip
         numbers = self._numbers()

@@ -251,8 +251,8 @@ def _lattice(question: Question) -> str:
     again = "none, and all layers where nothing fits without" if "auto" in question.recompute else " or ".join(question.recompute)
     return (
         "strategies: tensor parallelism by powers of two within a machine, with sequence parallelism; pipelines of equally many layers, at"
-        f" most 16 stages, {' or '.join(question.schedules)}{chunks}; sharding {' or '.join(question.sharding)}; micro-batches of {micro};"
-        f" recomputation: {again}; software {question.software}"
+        f" most 16 stages, {' or '.join(question.schedules)}{chunks}; data parallelism {' or '.join(question.sharding)}; micro-batches of"
+        f" {micro}; recomputation: {again}; software {question.software}"
     )
 
 

@@ -22,7 +22,7 @@ META: dict[str, Any] = {
     "cluster": {"topology": "dgx-a100-80gb", "nodes": 256, "fabric": {"leaf_ports": 32}},
     "software": {"profile": "megatron-core"},
 }
-"""the best of `parsim size --sharding zero1,fsdp`; equal leaves give the same step in a tenth of the time"""
+"""the best of `parsim size --strategy zero1,fsdp`; equal leaves give the same step in a tenth of the time"""
 NETWORK = "cluster.set.links.ib-hdr.efficiency"
 
 
