@@ -85,10 +85,10 @@ def run(
     quiet: Quiet = False,
     unfolded: Unfolded = False,
     sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Sort the assumptions by what they can do to this answer.")] = False,
-    runs: Annotated[int | None, typer.Option(metavar="N", help="Draw so many steps, or clusters, and say how they spread.")] = None,
+    runs: Annotated[int | None, typer.Option(metavar="N", help="Number of random runs (steps or clusters); reports the spread.")] = None,
     until: Annotated[
         str | None,
-        typer.Option(metavar="SHARE", help="Stop when the 95 % interval is so narrow: 1% (of the mean), p95:1%."),
+        typer.Option(metavar="SHARE", help="Stop once the 95 % interval is this narrow: 1% (of the mean), p95:1%."),
     ] = None,
     workers: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Processes for the runs; default: one per CPU where it takes long.")

@@ -29,7 +29,9 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(
-    model: Annotated[str, typer.Argument(metavar="MODEL|FILE", help="A model; or, without --on, a scenario whose strategy is looked for.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL|FILE", help="A model; or, without --on, a scenario whose strategy is searched for.")
+    ],
     on: Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help="A topology (`parsim list topologies`), or a box.")] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="How many GPUs; default: those of the machines.")] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="How many machines; default: as many as --gpus needs.")] = None,
@@ -39,9 +41,9 @@ def plan(
     software: Annotated[
         str | None, typer.Option(metavar="PROFILE", help="The software stack (`parsim list software`); default: megatron-core.")
     ] = None,
-    tokens: Annotated[str | None, typer.Option(help="Of the whole training, for example 1T: how long it takes.")] = None,
-    headroom: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each GPU that stays free; default: 4 GiB.")] = None,
-    within: Annotated[str | None, typer.Option(metavar="TIME", help="End the search after so long, for example 60s.")] = None,
+    tokens: Annotated[str | None, typer.Option(help="Tokens of the whole training, for example 1T; adds its days and cost.")] = None,
+    headroom: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory to keep free on each GPU; default: 4 GiB.")] = None,
+    within: Annotated[str | None, typer.Option(metavar="TIME", help="Time limit of the search, for example 60s.")] = None,
     workers: Workers = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the files here instead of parsim-out/plan-<model>.")] = None,
     as_json: Json = False,

@@ -1,6 +1,6 @@
 """``parsim size``: a target in, a purchase out.
 
-Exit codes: 0 if something can do it, 2 for a question that cannot be asked, 3 if nothing that was looked at can, 130 if it was interrupted
+Exit codes: 0 if a configuration meets the limits, 2 for a question that cannot be asked, 3 if none does, 130 if it was interrupted
 (what was found is printed and kept).
 """
 
@@ -44,8 +44,10 @@ def size(
             "--minimise", "--minimize", help="cost | gpus | energy | time; default: cost, gpus without a price, time within a budget."
         ),
     ] = None,
-    gpus: Annotated[Several, typer.Option(metavar="[NAME=]N,N...", help="Fixed numbers of GPUs instead of as many as it takes.")] = None,
-    max_gpus: Annotated[str | None, typer.Option(help="Look no further; default: 16384.")] = None,
+    gpus: Annotated[
+        Several, typer.Option(metavar="[NAME=]N,N...", help="Fixed numbers of GPUs instead of a search for the right number.")
+    ] = None,
+    max_gpus: Annotated[str | None, typer.Option(help="Largest number of GPUs to consider; default: 16384.")] = None,
     sequence: Annotated[str | None, typer.Option(help="Tokens per sample; default: the model's.")] = None,
     global_batch: Annotated[str | None, typer.Option(help='Samples per step, or "4M tokens"; default: published, or a rule.')] = None,
     micro_batch: Annotated[str | None, typer.Option(metavar="N,N...", help="Micro-batches to try; default: 1,2.")] = None,
@@ -58,13 +60,13 @@ def size(
         Several, typer.Option(metavar="[NAME=]PRICE", help="Rent of a GPU-hour; default: the dated example of the topology.")
     ] = None,
     buy: Annotated[Several, typer.Option(metavar="[NAME=]PRICE[/node]", help="Price of a GPU (or node) that is bought.")] = None,
-    years: Annotated[float | None, typer.Option(help="After which bought hardware is worth nothing; default: 4.")] = None,
+    years: Annotated[float | None, typer.Option(help="Years until bought hardware is worth nothing; default: 4.")] = None,
     power_price: Annotated[str | None, typer.Option(help="Price of a kWh.")] = None,
-    pue: Annotated[float | None, typer.Option(help="What the building draws over what the machines draw; default: 1.2.")] = None,
+    pue: Annotated[float | None, typer.Option(help="Power of the building over power of the machines; default: 1.2.")] = None,
     mtbf: Annotated[str | None, typer.Option(help="Mean time between failures of one GPU: 50000h; default: published.")] = None,
-    checkpoint_time: Annotated[str | None, typer.Option(help="Training stands still for a checkpoint: 60s.")] = None,
-    restart_time: Annotated[str | None, typer.Option(help="From a failure until training goes on; default: 5 min.")] = None,
-    goodput: Annotated[float | None, typer.Option(help="Fix useful time over all time; 1: nothing fails.")] = None,
+    checkpoint_time: Annotated[str | None, typer.Option(help="Time that training stops for one checkpoint, for example 60s.")] = None,
+    restart_time: Annotated[str | None, typer.Option(help="Time from a failure until training continues; default: 5 min.")] = None,
+    goodput: Annotated[float | None, typer.Option(help="Fixed goodput (useful time over all time); 1: no failures.")] = None,
     set_: Annotated[
         Several,
         typer.Option(
@@ -73,14 +75,12 @@ def size(
     ] = None,
     variability: Annotated[
         Several,
-        typer.Option(
-            metavar="[NAME=]PROFILE", help="Rank by the disturbed step: typical | bad | ..., or a mapping; default: nothing varies."
-        ),
+        typer.Option(metavar="[NAME=]PROFILE", help="Rank by steps with variability: typical | bad | ..., or a mapping; default: none."),
     ] = None,
     runs: Annotated[int | None, typer.Option(min=1, help="Disturbed steps of each candidate; default: 11.")] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Rows of each machine; default: 3.")] = None,
     exhaustive: Annotated[
-        bool, typer.Option("--exhaustive", help="Simulate every candidate instead of bounding them away (slow).")
+        bool, typer.Option("--exhaustive", help="Simulate every candidate, also those excluded by bounds (slow).")
     ] = False,
     workers: Workers = None,
     out: Annotated[

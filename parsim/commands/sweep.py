@@ -59,7 +59,7 @@ def sweep(
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Simulate also what is proved not to be among the best.")] = False,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the rows here instead of parsim-out/sweep-<name>.")] = None,
     reports: Annotated[bool, typer.Option("--reports", help="Write the whole report of every row of the table, too.")] = False,
-    resume: Annotated[bool, typer.Option("--resume/--restart", help="Go on with the rows that are there, or begin anew.")] = True,
+    resume: Annotated[bool, typer.Option("--resume/--restart", help="Resume from existing rows, or start over.")] = True,
     workers: Workers = None,
     dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Simulate on a Dask cluster: tcp://scheduler:8786.")] = None,
     as_json: Json = False,

@@ -155,7 +155,7 @@ def _example(section: EconomicsSection, cluster: Cluster, result: Pricing, reaso
     if (old := _age(price.date)) is None or old > STALE:
         state = "has no readable date" if old is None else f"is of {price.date}, more than {STALE} days ago"
         text = f"the example price of {cluster.name}, {amount} per GPU-hour, {state}"
-        result.warnings.append(Finding(text, "economics.gpu_hour", None, "write the price of today"))
+        result.warnings.append(Finding(text, "economics.gpu_hour", None, "set `economics.gpu_hour` to a current price"))
     return price
 
 

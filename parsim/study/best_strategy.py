@@ -175,7 +175,7 @@ def search(
     improved: Callable[[Improvement], None] = lambda _: None,
     usual_only: bool = False,
 ) -> BestStrategy:
-    """The fastest strategy for a scenario, whose own strategy does not count, but with ``parallel: auto`` what is written beside that.
+    """The fastest strategy for a scenario, whose own strategy is ignored, or with ``parallel: auto`` for what is written beside that.
 
     `within` is how long the search may take [s]; what was found by then is kept, and is not proved. `improved` hears of every strategy
     that is faster than those before. KeyboardInterrupt ends the search, too. With `usual_only` the first, narrow search is all.

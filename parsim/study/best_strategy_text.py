@@ -70,7 +70,7 @@ def improvement(one: Improvement) -> str:
 def answer(plan: BestStrategy) -> str:
     """The best strategy, how far that is proved, the next best and why it loses, the scenario."""
     if plan.best is None:
-        whole = "no strategy fits into memory" if plan.proven else "nothing was found yet that fits into memory"
+        whole = "no strategy fits into memory" if plan.proven else "no strategy that fits into memory was found yet"
         return "\n".join([f"\n{whole}: {_searched(plan)}", *nearby_lines(plan)])
     report = simulate(plan.scenario)
     said = report.headline
@@ -136,7 +136,7 @@ def _searched(plan: BestStrategy) -> str:
 def _proof(found: Mapping[str, Any]) -> str:
     """How far the search went."""
     if not found["proven"]:
-        return f"Not proved to be the fastest: the search was ended after {found['wall_s']:.0f} s."
+        return f"Not proved to be the fastest: the search ended after {found['wall_s']:.0f} s."
     return (
         f"Proved the fastest of {found['points']:,} strategies: {found['simulated']} simulated, {found['ruled_out']:,} ruled out by lower "
         f"bounds of time and memory, in {found['wall_s']:.0f} s."

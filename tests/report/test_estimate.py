@@ -86,7 +86,7 @@ def test_headlines_state_the_estimate_and_the_simulated_beside(report: Report) -
     document = report.document()
     estimate, simulated = document["estimate"], f"simulated {seconds(document['step_time_s'])}"
     low, high = (seconds(value) for value in estimate["step_time_band_s"])
-    said = f"step {seconds(estimate['step_time_s'])} (80 %: {low} to {high}; {simulated})"
+    said = f"step {seconds(estimate['step_time_s'])} (80 % range: {low} to {high}; {simulated})"
     assert seconds(estimate["step_time_s"]) != seconds(document["step_time_s"])
     assert said in report.verdict
     assert said in repr(report)

@@ -109,7 +109,7 @@ def test_ctrl_c_keeps_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("parsim.study.best_strategy_text.improvement", interrupt)
     said = CliRunner().invoke(application(["plan"]), ["plan", str(file), "--workers", "1", "--out", str(tmp_path / "out")])
     assert said.exit_code == 130
-    assert "Not proved to be the fastest: the search was ended after" in said.output
+    assert "Not proved to be the fastest: the search ended after" in said.output
     assert (tmp_path / "out" / "scenario.yaml").exists()
 
 

@@ -63,7 +63,7 @@ def test_two_objectives_give_the_front_of_simulating_everything() -> None:
     assert [entry.layer for entry in less.shown] == [1] * len(less.shown)
     assert len(less.rows) < len(everything.rows)
     assert len(less.rows) + len(less.passed) == 18
-    assert "passed over by proof" in str(less)
+    assert "excluded by proof" in str(less)
     reasons = [reason for _, _, reason in less.why_not() if reason.startswith("proved worse")]
     assert reasons
     assert all("step time is at least" in reason and "a row has" in reason for reason in reasons)

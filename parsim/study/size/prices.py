@@ -49,7 +49,7 @@ def basis(tags: Sequence[PriceTag]) -> str:
     """Kind and dates of the prices in a few words; empty without prices.
 
     >>> basis([PriceTag("a", "on-demand", "3 USD", "2026-01-15"), PriceTag("b", "on-demand", "6 USD", "2026-03-17")])
-    'on-demand prices of different dates (a 2026-01-15, b 2026-03-17)'
+    'on-demand prices of different dates: a 2026-01-15, b 2026-03-17'
     """
     if not tags:
         return ""
@@ -57,7 +57,7 @@ def basis(tags: Sequence[PriceTag]) -> str:
     named = " and ".join(_WORDS.get(kind, f"{kind} prices") for kind in kinds)
     dates = sorted({tag.date for tag in tags if tag.date})
     each = ", ".join(f"{tag.machine} {tag.date}" for tag in tags if tag.date)
-    when = f" of {dates[0]}" if len(dates) == 1 else f" of different dates ({each})" if dates else ""
+    when = f" of {dates[0]}" if len(dates) == 1 else f" of different dates: {each}" if dates else ""
     return f"{named}{when}"
 
 

@@ -81,7 +81,7 @@ def test_prices_of_one_kind_are_alike_and_others_are_not() -> None:
     assert [tag.kind for tag in known] == ["on-demand", "reserved", "example", "yours", "bought"]
     assert price_tag(h100, None) is None
     assert basis(known[:1]) == "on-demand prices of 2026-01-15"
-    assert basis(known[:2]) == "on-demand prices and reserved prices of different dates (h 2026-01-15, l 2026-04-15)"
+    assert basis(known[:2]) == "on-demand prices and reserved prices of different dates: h 2026-01-15, l 2026-04-15"
     assert basis([]) == unlike([]) == unlike(known[:1]) == ""
     assert "h: on-demand; l: reserved" in unlike(known[:2])
 
