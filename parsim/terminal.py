@@ -26,10 +26,10 @@ Named = Annotated[
     list[str] | None, typer.Option("--override", metavar="NAME", help="Apply a named block of the file's overrides; NAME,NAME for several.")
 ]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values that win over the file, for example training.micro_batch=4.")
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values that replace those of the file, for example training.micro_batch=4.")
 ]
 TrustCode = Annotated[
-    bool, typer.Option("--trust-code", help="Run the Python files that a strategy or schedule is in; or PARSIM_TRUST_CODE=1.")
+    bool, typer.Option("--trust-code", help="Run the Python files of a strategy or schedule; or set PARSIM_TRUST_CODE=1.")
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")]
 

@@ -41,7 +41,9 @@ def compare(
     override: Annotated[
         list[str] | None, typer.Option("--override", metavar="NAME", help="Apply a named block of every file's overrides.")
     ] = None,
-    baseline: Annotated[str | None, typer.Option(metavar="LABEL", help="What differences are relative to; default: the first.")] = None,
+    baseline: Annotated[
+        str | None, typer.Option(metavar="LABEL", help="The variant that differences refer to; default: the first.")
+    ] = None,
     label: Annotated[list[str] | None, typer.Option(metavar="LABEL", help="What to call the variants, once for each, in order.")] = None,
     as_json: Json = False,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the files here instead of parsim-out/compare-<name>.")] = None,

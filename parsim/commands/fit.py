@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from parsim.study.fit import Alternative, Answer
 
 Batch = Annotated[int | None, typer.Option(help="Inference: sequences (or samples) at once; default 1.")]
-ContextLength = Annotated[
-    int | None, typer.Option(help="Inference: tokens of each, prompt and answer; default: what the model was made for.")
-]
+ContextLength = Annotated[int | None, typer.Option(help="Inference: tokens per sequence, prompt and answer; default: the model's maximum.")]
 PagedBlock = Annotated[int | None, typer.Option(help="Inference: tokens of a page of the key-value cache (vLLM: 16); default: no pages.")]
 Beams = Annotated[int | None, typer.Option(help="Inference: beams of a beam search; each has a cache.")]
 CacheType = Annotated[str | None, typer.Option("--kv-dtype", help="Inference: fp32, bf16, fp16, fp8 or int8; default: as the activations.")]
@@ -67,7 +65,7 @@ def fit(
         typer.Option("--max", metavar="WHAT", help="micro_batch, sequence_length or parameters; of inference batch or context-length."),
     ] = None,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the scenario, to continue with `parsim run`.")] = None,
-    explain_: Annotated[bool, typer.Option("--explain", help="Show how the numbers come about.")] = False,
+    explain_: Annotated[bool, typer.Option("--explain", help="Show how each number is computed.")] = False,
     quiet: Quiet = False,
     as_json: Json = False,
     allow_oom: Annotated[bool, typer.Option("--allow-oom", help="Exit with 0 also if it does not fit in memory.")] = False,

@@ -66,9 +66,9 @@ def mfu(
     recompute: Annotated[str, typer.Option(help="none | selective (attention cores) | full (every layer)")] = "none",
     dtype: Dtype = None,
     tokens: Tokens = None,
-    claimed: Annotated[str | None, typer.Option(help="An MFU somebody states of this run: what was counted, over which peak?")] = None,
+    claimed: Annotated[str | None, typer.Option(help="An MFU claimed for this run: shows which FLOP convention and peak give it.")] = None,
     paper_tokens_per_s: Annotated[float | None, typer.Option(help="Speed of a published run per GPU [tokens/s], to compare with.")] = None,
-    paper_mfu: Annotated[str | None, typer.Option(help="That run's own MFU.")] = None,
+    paper_mfu: Annotated[str | None, typer.Option(help="The MFU that this run reported.")] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:

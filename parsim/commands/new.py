@@ -36,7 +36,9 @@ def new(
     on: Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help="A topology (`parsim list topologies`), or a box.")] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="How many machines; default: as many as --gpus needs.")] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="How many GPUs; default: those of the machines.")] = None,
-    strategy: Annotated[str | None, typer.Option(help="auto | ddp | zero1 | zero2 | zero3 | fsdp; default: auto, what fits.")] = None,
+    strategy: Annotated[
+        str | None, typer.Option(help="auto | ddp | zero1 | zero2 | zero3 | fsdp; default: auto, the first that fits.")
+    ] = None,
     sequence: Annotated[int | None, typer.Option(min=1, help="Tokens per sample; default: the model's own.")] = None,
     micro_batch: Annotated[int, typer.Option(min=1, help="Samples per forward pass of one replica.")] = 1,
     example: Annotated[str | None, typer.Option("--from", metavar="SCENARIO", help="Copy a shipped scenario instead.")] = None,

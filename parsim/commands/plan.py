@@ -36,7 +36,9 @@ def plan(
     gpus: Annotated[int | None, typer.Option(min=1, help="How many GPUs; default: those of the machines.")] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="How many machines; default: as many as --gpus needs.")] = None,
     sequence: Annotated[int | None, typer.Option(min=1, help="Tokens per sample; default: the model's.")] = None,
-    global_batch: Annotated[int | None, typer.Option(min=1, help="Samples per step; default: as published, or a rule.")] = None,
+    global_batch: Annotated[
+        int | None, typer.Option(min=1, help="Samples per step; default: a published batch, or a rule by model size.")
+    ] = None,
     precision: Annotated[str | None, typer.Option(help="bf16 | fp8 | ...; default: the software's.")] = None,
     software: Annotated[
         str | None, typer.Option(metavar="PROFILE", help="The software stack (`parsim list software`); default: megatron-core.")

@@ -55,7 +55,9 @@ def size(
     software: Annotated[str | None, typer.Option(help="Software profile; default: megatron-core.")] = None,
     recompute: Annotated[str | None, typer.Option(help="auto | none | full; default: auto, full where nothing fits without.")] = None,
     schedule: Annotated[str | None, typer.Option(help="Pipeline schedules to try: 1f1b,interleaved; default: 1f1b.")] = None,
-    strategy: Annotated[str | None, typer.Option(help="auto | zero1 | fsdp; default: auto, ZeRO-1, and FSDP where it is alone.")] = None,
+    strategy: Annotated[
+        str | None, typer.Option(help="auto | zero1 | fsdp; default: auto (ZeRO-1; FSDP only without tensor and pipeline parallelism).")
+    ] = None,
     gpu_hour: Annotated[
         Several, typer.Option(metavar="[NAME=]PRICE", help="Rent of a GPU-hour; default: the dated example of the topology.")
     ] = None,

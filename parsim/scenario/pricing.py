@@ -58,7 +58,7 @@ def pricing(
         return result
     reasons: dict[str, str] = {}
     if steps is None:
-        reasons["cost_to_train"] = "the training has no length: write training.tokens, or examples"
+        reasons["cost_to_train"] = "the length of the training is not given; set training.tokens or training.examples"
     facts: dict[str, Any] = {
         "used_gpus": len(gpus),
         "billed_gpus": cluster.installed_gpus + section.recovery.spares * cluster.gpus_per_node,
