@@ -84,16 +84,16 @@ def run(
     trace: Annotated[bool, typer.Option("--trace", help="Write trace.json.gz for ui.perfetto.dev, too.")] = False,
     quiet: Quiet = False,
     unfolded: Unfolded = False,
-    sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Sort the assumptions by what they can do to this answer.")] = False,
-    runs: Annotated[int | None, typer.Option(metavar="N", help="Draw so many steps, or clusters, and say how they spread.")] = None,
+    sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Rank the assumptions by their effect on this answer.")] = False,
+    runs: Annotated[int | None, typer.Option(metavar="N", help="Number of random runs (steps or clusters); reports the spread.")] = None,
     until: Annotated[
         str | None,
-        typer.Option(metavar="SHARE", help="Stop when the 95 % interval is so narrow: 1% (of the mean), p95:1%."),
+        typer.Option(metavar="SHARE", help="Stop once the 95 % interval is this narrow: 1% (of the mean), p95:1%."),
     ] = None,
     workers: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Processes for the runs; default: one per CPU where it takes long.")
     ] = None,
-    dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Make the runs on a Dask cluster: tcp://scheduler:8786.")] = None,
+    dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Simulate the runs on a Dask cluster: tcp://scheduler:8786.")] = None,
     allow_oom: Annotated[bool, typer.Option("--allow-oom", help="Exit with 0 also if it does not fit in memory.")] = False,
     trust_code: TrustCode = False,
     debug: Debug = False,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Thread, current_thread, main_thread
 from time import monotonic
 from typing import Annotated, Any, Literal, TextIO, TypeVar
 
@@ -19,16 +20,16 @@ from parsim.errors import Finding, OutputError, ScenarioError
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on stdout.")]
 Figure = Annotated[Path | None, typer.Option("--figure", metavar="FILE", help="Draw it: a .svg or .png file.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress; where the answer is in files, print nothing but errors.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Hide progress; if results go to files, print only errors.")]
 Workers = Annotated[int | None, typer.Option("--workers", metavar="N", min=1, help="Processes; default: one per CPU.")]
 Named = Annotated[
     list[str] | None, typer.Option("--override", metavar="NAME", help="Apply a named block of the file's overrides; NAME,NAME for several.")
 ]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values that win over the file, for example training.micro_batch=4.")
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values that replace those of the file, for example training.micro_batch=4.")
 ]
 TrustCode = Annotated[
-    bool, typer.Option("--trust-code", help="Run the Python files that a strategy or schedule is in; or PARSIM_TRUST_CODE=1.")
+    bool, typer.Option("--trust-code", help="Run the Python files of a strategy or schedule; or set PARSIM_TRUST_CODE=1.")
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")]
 
@@ -43,6 +44,27 @@ class ReaderGone(Exception):  # noqa: N818 - no error of ours
 
 class Interrupted(Exception):  # noqa: N818 - no error of ours
     """The user stopped a command that says what is kept."""
+
+
+@contextmanager
+def finishing() -> Iterator[Callable[[], bool]]:
+    """Hold back the first Ctrl-C until the block is done; gives what tells whether there was one. A second one is not held back."""
+    pressed = False
+
+    def hold(_number: int, _frame: object) -> None:
+        nonlocal pressed
+        if pressed:
+            raise KeyboardInterrupt
+        pressed = True
+
+    if current_thread() is not main_thread():
+        yield lambda: pressed
+        return
+    before = signal.signal(signal.SIGINT, hold)
+    try:
+        yield lambda: pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def open_streams() -> None:

@@ -15,13 +15,13 @@ FORMER: Mapping[str, Mapping[str, str]] = {
     "diagnose": {"--trace": "--profile"},
     "explain": {"--jobs": "--workers"},
     "export": {"--out": "--save"},
-    "fit": {**_SEQUENCE, "--mbs": "--micro-batch", "--finetune": "--train", "--infer": "--inference"},
+    "fit": {**_SEQUENCE, "--mbs": "--micro-batch", "--zero": "--strategy", "--finetune": "--train", "--infer": "--inference"},
     "flops": {**_SEQUENCE, "--batch": "--micro-batch"},
     "import": {**_SEQUENCE, "--out": "--save", "--device": "--gpu"},
     "mfu": _SEQUENCE,
     "plan": _SEQUENCE,
     "schedule": {"--pdf": "--figure", "--out": "--figure"},
-    "size": _SEQUENCE,
+    "size": {**_SEQUENCE, "--sharding": "--strategy"},
     "validate": {"--jobs": "--workers", "--plot": "--figure", "--profile": "--basis"},
 }
 """command -> former spelling -> what it is called now; the former ones go with version 2"""
@@ -67,9 +67,9 @@ PANELS: Mapping[str, Sequence[str]] = {
     "The job": (
         "--on", "--nodes", "--gpus", "--gpu", "--model", "--sequence", "--micro-batch", "--global-batch", "--precision", "--dtype",
         "--tokens", "--override", "--set", "--software", "--train", "--optimizer", "--gradient-accumulation", "--examples", "--vocabulary",
-        "--tokenizer", "--from", "--strategy",
+        "--tokenizer", "--from",
     ),
-    "The strategy": ("--zero", "--tp", "--pp", "--ep", "--etp", "--recompute", "--offload", "--host-memory", "--schedule", "--sharding"),
+    "The strategy": ("--strategy", "--tp", "--pp", "--ep", "--etp", "--recompute", "--offload", "--host-memory", "--schedule"),
     "Inference": ("--inference", "--batch", "--context-length", "--paged-block", "--beams", "--kv-dtype", "--prefill-tokens"),
     "Goals": ("--days", "--hours", "--budget", "--minimise", "--maximise", "--where", "--max", "--max-gpus", "--headroom"),
     "Money": ("--gpu-hour", "--buy", "--years", "--power-price", "--pue"),

@@ -40,7 +40,9 @@ def list_(
 
 
 def schema(
-    study: Annotated[bool, typer.Option("--study", help="That of study files.")] = False, as_json: Json = False, debug: Debug = False
+    study: Annotated[bool, typer.Option("--study", help="Print the schema of study files.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
 ) -> None:
     """Print the JSON Schema of scenario files, for completion in an editor."""
     from parsim.scenario.json_schema import schema as scenario_schema

@@ -41,7 +41,9 @@ def compare(
     override: Annotated[
         list[str] | None, typer.Option("--override", metavar="NAME", help="Apply a named block of every file's overrides.")
     ] = None,
-    baseline: Annotated[str | None, typer.Option(metavar="LABEL", help="What differences are relative to; default: the first.")] = None,
+    baseline: Annotated[
+        str | None, typer.Option(metavar="LABEL", help="The variant that differences refer to; default: the first.")
+    ] = None,
     label: Annotated[list[str] | None, typer.Option(metavar="LABEL", help="What to call the variants, once for each, in order.")] = None,
     as_json: Json = False,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the files here instead of parsim-out/compare-<name>.")] = None,
@@ -62,7 +64,9 @@ def compare(
     kinds = [] if formats == "none" else [kind.strip() for kind in formats.split(",")]
     _check_formats(kinds)
     watch = partial(progress, "Simulating variants", quiet=quiet)
-    found = simulated(*items, labels=label or (), named=override or (), baseline=baseline, jobs=workers, watch=watch, trust_code=trust_code)
+    found = simulated(
+        *items, labels=label or (), named=override or (), baseline=baseline, workers=workers, watch=watch, trust_code=trust_code
+    )
     found.command = _command(items, override, baseline, label, trust_code=trust_code)
     if (error := nothing_simulated(found)) is not None:
         raise error

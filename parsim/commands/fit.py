@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from parsim.study.fit import Alternative, Answer
 
 Batch = Annotated[int | None, typer.Option(help="Inference: sequences (or samples) at once; default 1.")]
-ContextLength = Annotated[
-    int | None, typer.Option(help="Inference: tokens of each, prompt and answer; default: what the model was made for.")
-]
+ContextLength = Annotated[int | None, typer.Option(help="Inference: tokens per sequence, prompt and answer; default: the model's maximum.")]
 PagedBlock = Annotated[int | None, typer.Option(help="Inference: tokens of a page of the key-value cache (vLLM: 16); default: no pages.")]
 Beams = Annotated[int | None, typer.Option(help="Inference: beams of a beam search; each has a cache.")]
 CacheType = Annotated[str | None, typer.Option("--kv-dtype", help="Inference: fp32, bf16, fp16, fp8 or int8; default: as the activations.")]
@@ -34,7 +32,9 @@ def fit(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model's name, or a path to its YAML or config.json.")],
     on: Annotated[str, typer.Option("--on", metavar="CLUSTER", help='"4x v100-32gb", or a topology (`parsim list topologies`).')],
     train: Annotated[str, typer.Option(help="full | lora | qlora | freeze")] = "full",
-    zero: Annotated[int | None, typer.Option(help="ZeRO stage 0 to 3; default: 3 on several GPUs, with --ep FSDP.")] = None,
+    strategy: Annotated[
+        str | None, typer.Option(help="ddp | zero1 | zero2 | zero3 | fsdp; default: zero3 on several GPUs, with --ep fsdp.")
+    ] = None,
     tp: Annotated[int, typer.Option(help="Tensor-parallel size.")] = 1,
     pp: Annotated[int, typer.Option(help="Pipeline-parallel size.")] = 1,
     ep: Annotated[int, typer.Option(help="Ranks over which the experts of a mixture are spread.")] = 1,
@@ -65,7 +65,7 @@ def fit(
         typer.Option("--max", metavar="WHAT", help="micro_batch, sequence_length or parameters; of inference batch or context-length."),
     ] = None,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the scenario, to continue with `parsim run`.")] = None,
-    explain_: Annotated[bool, typer.Option("--explain", help="Show how the numbers come about.")] = False,
+    explain_: Annotated[bool, typer.Option("--explain", help="Show how each number is computed.")] = False,
     quiet: Quiet = False,
     as_json: Json = False,
     allow_oom: Annotated[bool, typer.Option("--allow-oom", help="Exit with 0 also if it does not fit in memory.")] = False,
@@ -75,7 +75,7 @@ def fit(
     decoding = Decoding(batch, context_length, paged_block, beams, kv_dtype, prefill_tokens)
     if inference:
         others = {
-            "--zero": zero,
+            "--strategy": strategy,
             "--optimizer": optimizer,
             "--recompute": recompute,
             "--offload": offload,
@@ -103,8 +103,9 @@ def fit(
     from parsim.study.fit_text import verdict as verdict_text
 
     question = Question(
-        model, on, train, zero, tp, pp, nodes, sequence, micro_batch, precision, optimizer, recompute, offload, host_memory, ep, etp, gpus
-    )
+        model, on, train, None, tp, pp, nodes, sequence, micro_batch, precision, optimizer, recompute, offload, host_memory, ep, etp, gpus,
+        strategy,
+    )  # fmt: skip
     if maximum is not None:
         check_maximum(maximum)
     with busy("Simulating one step", quiet=quiet):

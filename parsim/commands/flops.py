@@ -27,7 +27,9 @@ def flops(
     sequence: Sequence = None,
     micro_batch: Annotated[int, typer.Option(min=1, max=2**30, help="Samples of one forward pass.")] = 1,
     training: Annotated[bool, typer.Option("--training/--forward", help="Forward and backward, or the forward pass alone.")] = True,
-    gpu: Annotated[str | None, typer.Option(metavar="NAME", help="A GPU (`parsim list devices`): what is bound by compute on it?")] = None,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Show which operations are compute-bound on this GPU (`parsim list devices`).")
+    ] = None,
     gpus: Annotated[int | None, typer.Option(min=1, max=2**30, help="How many of them train; default: 1.")] = None,
     tokens: Tokens = None,
     mfu: Annotated[str | None, typer.Option(help="Model FLOP utilisation of the training, 0.4 or 40%; default: 0.4.")] = None,
@@ -64,9 +66,9 @@ def mfu(
     recompute: Annotated[str, typer.Option(help="none | selective (attention cores) | full (every layer)")] = "none",
     dtype: Dtype = None,
     tokens: Tokens = None,
-    claimed: Annotated[str | None, typer.Option(help="An MFU somebody states of this run: what was counted, over which peak?")] = None,
+    claimed: Annotated[str | None, typer.Option(help="An MFU claimed for this run: shows which FLOP convention and peak give it.")] = None,
     paper_tokens_per_s: Annotated[float | None, typer.Option(help="Speed of a published run per GPU [tokens/s], to compare with.")] = None,
-    paper_mfu: Annotated[str | None, typer.Option(help="That run's own MFU.")] = None,
+    paper_mfu: Annotated[str | None, typer.Option(help="The MFU that this run reported.")] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:

@@ -60,8 +60,10 @@ def config(
     variables: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A variable of the script.")] = None,
     called_with: Annotated[str | None, typer.Option("--arguments", metavar="WORDS", help="$1 $2 ... of the script.")] = None,
     vocabulary: Annotated[int | None, typer.Option(min=1, help="Rows of the word table, before padding.")] = None,
-    tokenizer: Annotated[str | None, typer.Option(metavar="NAME", help="The tokenizer that says them, for example llama-3.")] = None,
-    name: Annotated[str | None, typer.Option(help="What to call it; default: the file's name.")] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The tokenizer that sets the vocabulary, for example llama-3.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the result; default: the file's name.")] = None,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the scenario here instead of to standard output.")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -143,7 +145,7 @@ def module(
     ] = None,
     dtype: Annotated[str | None, typer.Option(help="fp32 | fp16 | bf16: cast the module; default: as it is.")] = None,
     on: Annotated[str | None, typer.Option(metavar="CLUSTER", help='One machine: a topology, or a box such as "8x a100-80gb".')] = None,
-    name: Annotated[str | None, typer.Option(help="What to call it; default: the function's name.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the model; default: the function's name.")] = None,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the scenario here instead of to standard output.")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -178,7 +180,7 @@ def topo(
     nic: Annotated[str | None, typer.Option(help="Link kind of the NICs, for example ib-hdr.")] = None,
     pcie: Annotated[str | None, typer.Option(help="Link kind of the PCIe slots, for example pcie4-x16.")] = None,
     cpu: Annotated[str | None, typer.Option(help="amd | intel, or a socket link kind.")] = None,
-    name: Annotated[str | None, typer.Option(help="What to call it; default: the file's name.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the result; default: the file's name.")] = None,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the topology here instead of to standard output.")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -218,7 +220,7 @@ def profile(
     gpu: Annotated[
         str | None, typer.Option(metavar="NAME", help="Device to put the times on; default: the one that the trace names.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="What to call it; default: the device's name, measured.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the new device; default: the device's name, measured.")] = None,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the device file here instead of to standard output.")] = None,
     quiet: Quiet = False,
     as_json: Json = False,

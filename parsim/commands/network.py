@@ -28,7 +28,7 @@ def collective(
     gpus: Annotated[int | None, typer.Option(min=1, help="How many GPUs take part; default: all of the machines.")] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="On how many machines; default: as few as hold the GPUs.")] = None,
     size: Annotated[str | None, typer.Option(metavar="RANGE", help="1KiB:16GiB (doubling), or sizes with commas.")] = None,
-    factor: Annotated[float, typer.Option(help="From one size of a range to the next.")] = 2.0,
+    factor: Annotated[float, typer.Option(help="Factor between two sizes of a range.")] = 2.0,
     basis: Annotated[str, typer.Option(help="measured | nccl (the library's own prediction)")] = "measured",
     algorithm: Annotated[str, typer.Option(help="auto | ring | tree | nvls | nvls-tree | ...")] = "auto",
     protocol: Annotated[str, typer.Option(help="auto | simple | ll | ll128")] = "auto",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,24 +29,33 @@ def register(app: typer.Typer) -> None:
 
 
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The file to write, with or without .yaml.")],
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="The file to write, with or without .yaml; default: after model and cluster.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="The model (`parsim list models`), or the path of a config.json.")] = None,
     on: Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help="A topology (`parsim list topologies`), or a box.")] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="How many machines; default: as many as --gpus needs.")] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="How many GPUs; default: those of the machines.")] = None,
-    strategy: Annotated[str | None, typer.Option(help="auto | ddp | zero1 | zero2 | zero3 | fsdp; default: auto, what fits.")] = None,
+    strategy: Annotated[
+        str | None, typer.Option(help="auto | ddp | zero1 | zero2 | zero3 | fsdp; default: auto, the first that fits.")
+    ] = None,
     sequence: Annotated[int | None, typer.Option(min=1, help="Tokens per sample; default: the model's own.")] = None,
     micro_batch: Annotated[int, typer.Option(min=1, help="Samples per forward pass of one replica.")] = 1,
     example: Annotated[str | None, typer.Option("--from", metavar="SCENARIO", help="Copy a shipped scenario instead.")] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Write a commented scenario to start from: asks on a terminal, or takes --model and --on."""
-    path = Path(name) if Path(name).suffix in (".yaml", ".yml") else Path(f"{name}.yaml")
+    """Write a commented scenario, and the schema with which an editor checks it: asks on a terminal, or takes --model and --on."""
     given = {"--model": model, "--on": on, "--nodes": nodes, "--gpus": gpus, "--strategy": strategy, "--sequence": sequence}
-    findings = _usable(path, example, given)
-    if not findings and example is None and not any(value is not None for value in given.values()) and _may_ask():
+    findings = _usable(example, given)
+    asks = example is None and not any(value is not None for value in given.values()) and _may_ask()
+    path = _path(name or _called(model, on, nodes, example))
+    if name is not None or not asks:
+        findings = [*_taken(path), *findings]
+    if not findings and asks:
         model, on, nodes, strategy = questions(_answer)
+        path = _path(name or _called(model, on, nodes, example))
+        findings = _taken(path)
     if findings and not (model and on):
         raise ScenarioError(findings)
     if model is None or on is None:
@@ -62,14 +72,32 @@ def new(
     _deliver(path, made.text, made, as_json=as_json)
 
 
-def _usable(path: Path, example: str | None, given: dict[str, Any]) -> list[Finding]:
-    """What is wrong with the file's name, and with options that do not go together."""
+def _path(name: str) -> Path:
+    return Path(name) if Path(name).suffix in (".yaml", ".yml") else Path(f"{name}.yaml")
+
+
+def _called(model: str | None, on: str | None, nodes: int | None, example: str | None) -> str:
+    """A name where none was given: ``llama-3-70b-8x-hgx-h100``, or that of the scenario that is copied."""
+    if model is None or on is None:
+        return Path(example or EXAMPLE).name
+    machines = f"{nodes}x-{Path(on).stem}" if nodes is not None and nodes > 1 else Path(on).stem
+    own = Path(model).parent.name if Path(model).name == "config.json" else Path(model).stem if Path(model).suffix == ".json" else model
+    return re.sub(r"[^A-Za-z0-9._]+", "-", f"{own or 'model'}-{machines}").strip("-.")
+
+
+def _taken(path: Path) -> list[Finding]:
+    """A file that is there is never overwritten."""
+    if not (path.exists() or path.is_symlink()):
+        return []
+    return [Finding("exists and is not overwritten", value=path.name, suggestion="choose another name: parsim new NAME", file=str(path))]
+
+
+def _usable(example: str | None, given: dict[str, Any]) -> list[Finding]:
+    """Options that do not go together."""
     from parsim.scenario.files import names
     from parsim.scenario.values import did_you_mean
 
     findings = []
-    if path.exists() or path.is_symlink():
-        findings.append(Finding("exists and is not overwritten", value=path.name, suggestion="choose another name", file=str(path)))
     written = [option for option, value in given.items() if value is not None]
     if example is not None:
         if example not in names("scenarios"):
@@ -161,10 +189,25 @@ def _copy(example: str) -> str:
     return "".join([f"{SCHEMA}\n", *(line for line in lines if "yaml-language-server" not in line)])
 
 
+def _schemas(folder: Path) -> None:
+    """The schema that the file's first line names, and the one that it refers to, where they are not there yet."""
+    import json
+
+    from parsim.report.write import write_together
+    from parsim.scenario.json_schema import FILE, STUDY_FILE
+    from parsim.scenario.json_schema import schema as scenario_schema
+    from parsim.study.sweep.study_file import schema as study_schema
+
+    for name, schema in ((FILE, scenario_schema), (STUDY_FILE, study_schema)):
+        if not (folder / name).exists():
+            write_together(folder, {name: f"{json.dumps(schema(), indent=1, ensure_ascii=False)}\n".encode()})
+
+
 def _deliver(path: Path, text: str, made: New | None, *, as_json: bool) -> None:
     from parsim.report.write import write_new
 
     write_new(path, text)
+    _schemas(path.parent)
     if as_json:
         fits = {} if made is None else {"fits": made.answer.fits, "change": made.change}
         say_json({"parsim": 1, "file": str(path), **fits})

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, Quiet, Workers, progress, remark, say, say_json
+from parsim.terminal import Debug, Json, Quiet, Workers, busy, finishing, progress, remark, say, say_json
 
 if TYPE_CHECKING:
     from parsim.scenario.scenario import Scenario
@@ -29,16 +29,23 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(
-    model: Annotated[str, typer.Argument(metavar="MODEL|FILE", help="A model; or, without --on, a scenario whose strategy is looked for.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL|FILE", help="A model; or, without --on, a scenario whose strategy is searched for.")
+    ],
     on: Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help="A topology (`parsim list topologies`), or a box.")] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="How many GPUs; default: those of the machines.")] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="How many machines; default: as many as --gpus needs.")] = None,
     sequence: Annotated[int | None, typer.Option(min=1, help="Tokens per sample; default: the model's.")] = None,
-    global_batch: Annotated[int | None, typer.Option(min=1, help="Samples per step; default: as published, or a rule.")] = None,
-    precision: Annotated[str | None, typer.Option(help="bf16 | fp8 | ...; default: bf16.")] = None,
-    tokens: Annotated[str | None, typer.Option(help="Of the whole training, for example 1T: how long it takes.")] = None,
-    headroom: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each GPU that stays free; default: 4 GiB.")] = None,
-    within: Annotated[str | None, typer.Option(metavar="TIME", help="End the search after so long, for example 60s.")] = None,
+    global_batch: Annotated[
+        int | None, typer.Option(min=1, help="Samples per step; default: a published batch, or a rule by model size.")
+    ] = None,
+    precision: Annotated[str | None, typer.Option(help="bf16 | fp8 | ...; default: the software's.")] = None,
+    software: Annotated[
+        str | None, typer.Option(metavar="PROFILE", help="The software stack (`parsim list software`); default: megatron-core.")
+    ] = None,
+    tokens: Annotated[str | None, typer.Option(help="Tokens of the whole training, for example 1T; adds its days and cost.")] = None,
+    headroom: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory to keep free on each GPU; default: 4 GiB.")] = None,
+    within: Annotated[str | None, typer.Option(metavar="TIME", help="Time limit of the search, for example 60s.")] = None,
     workers: Workers = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the files here instead of parsim-out/plan-<model>.")] = None,
     as_json: Json = False,
@@ -47,7 +54,7 @@ def plan(
 ) -> None:
     """Find the fastest parallel strategy, and write the scenario and the launch arguments of it."""
     from parsim import units
-    from parsim.study.best_strategy import HEADROOM, Question, scenario_of, search
+    from parsim.study.best_strategy import HEADROOM, Question, nearby, scenario_of, search
     from parsim.study.best_strategy_text import answer, document, improvement, question_text, write
 
     numbers: dict[str, float | None] = {}
@@ -60,9 +67,11 @@ def plan(
     if on is None:
         given = {"--gpus": gpus, "--nodes": nodes, "--sequence": sequence, "--global-batch": global_batch, "--precision": precision}
         given |= {"--tokens": tokens, "--headroom": headroom}
-        base, assumed = _scenario(model, given), no_assumptions
+        asked, base, assumed = None, _scenario(model, given), no_assumptions
+        base = base if software is None else base.with_overrides(f"software.profile={software}")
     else:
-        asked = Question(model, on, gpus, nodes, sequence, global_batch, precision, numbers["--tokens"], headroom or HEADROOM)
+        words = (sequence, global_batch, precision, numbers["--tokens"], headroom or HEADROOM, software or "auto")
+        asked = Question(model, on, gpus, nodes, *words)
         base, assumed = scenario_of(asked)
     tell = (lambda _: None) if as_json or quiet else say
     tell(question_text(base, assumed))
@@ -77,15 +86,19 @@ def plan(
         watch=lambda doing, results, total: progress(doing, results, total, quiet=quiet, remark=None),
         improved=better,
     )
-    directory = out if out is not None else None if as_json else OUT / f"plan-{Path(model).stem}"
-    written = [] if directory is None or found.best is None else write(found, directory)
-    if as_json:
-        say_json(document(found, assumed))
-    else:
-        say(answer(found))
-        if written:
-            say(f"\nWrote {directory}{os.sep}: {', '.join(written)}")
-    if found.interrupted:
+    if asked is not None and not found.interrupted:
+        with busy("Looking at other numbers of GPUs", quiet=quiet):
+            found.nearby = nearby(asked, found, workers=workers)
+    with finishing() as pressed:
+        directory = out if out is not None else None if as_json else OUT / f"plan-{Path(model).stem}"
+        written = [] if directory is None or found.best is None else write(found, directory)
+        if as_json:
+            say_json(document(found, assumed))
+        else:
+            say(answer(found))
+            if written:
+                say(f"\nWrote {directory}{os.sep}: {', '.join(written)}")
+    if found.interrupted or pressed():
         raise typer.Exit(130)
     if found.best is None:
         raise typer.Exit(3)

@@ -52,7 +52,7 @@ def schedule(
         str | None,
         typer.Option(
             metavar="F=1,I=1,W=1",
-            help="Of one micro-batch on one rank: numbers or F=1.2ms,B=2.4ms; F=1:1:2:1 one per rank. FB: a forward beside a backward.",
+            help="Times per micro-batch and rank: numbers or F=1.2ms,B=2.4ms; F=1:1:2:1 one per rank. FB: a forward beside a backward.",
         ),
     ] = None,
     stage_times: Annotated[str | None, typer.Option(metavar="1,1,2,1", help="Factors on these times, one per rank.")] = None,
@@ -67,8 +67,8 @@ def schedule(
     ] = None,
     width: Annotated[str, typer.Option(metavar="LENGTH", help="Width of the figure: 3.5in, 8.6cm, 252pt.")] = "7in",
     title: Annotated[str, typer.Option(metavar="TEXT", help="A line above the figure.")] = "",
-    labels: Annotated[str, typer.Option(help="number | pass | none: what stands in the boxes.")] = "number",
-    no_captions: Annotated[bool, typer.Option("--no-captions", help="No line above each schedule of the figure.")] = False,
+    labels: Annotated[str, typer.Option(help="number | pass | none: the label of each box.")] = "number",
+    no_captions: Annotated[bool, typer.Option("--no-captions", help="Leave out the caption above each schedule.")] = False,
     count_from: Annotated[
         int, typer.Option(min=0, max=1, help="First rank and micro-batch of the drawings: 1 as papers have it (Device 1).")
     ] = 0,

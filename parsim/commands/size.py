@@ -1,6 +1,6 @@
 """``parsim size``: a target in, a purchase out.
 
-Exit codes: 0 if something can do it, 2 for a question that cannot be asked, 3 if nothing that was looked at can, 130 if it was interrupted
+Exit codes: 0 if a configuration meets the limits, 2 for a question that cannot be asked, 3 if none does, 130 if it was interrupted
 (what was found is printed and kept).
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parsim.terminal import Debug, Json, Quiet, TrustCode, Workers, progress, say, say_json
+from parsim.terminal import Debug, Json, Quiet, TrustCode, Workers, finishing, progress, say, say_json
 
 if TYPE_CHECKING:
     from parsim.study.size.answer import Improvement
@@ -44,8 +44,10 @@ def size(
             "--minimise", "--minimize", help="cost | gpus | energy | time; default: cost, gpus without a price, time within a budget."
         ),
     ] = None,
-    gpus: Annotated[Several, typer.Option(metavar="[NAME=]N,N...", help="Fixed numbers of GPUs instead of as many as it takes.")] = None,
-    max_gpus: Annotated[str | None, typer.Option(help="Look no further; default: 16384.")] = None,
+    gpus: Annotated[
+        Several, typer.Option(metavar="[NAME=]N,N...", help="Fixed numbers of GPUs instead of a search for the right number.")
+    ] = None,
+    max_gpus: Annotated[str | None, typer.Option(help="Largest number of GPUs to consider; default: 16384.")] = None,
     sequence: Annotated[str | None, typer.Option(help="Tokens per sample; default: the model's.")] = None,
     global_batch: Annotated[str | None, typer.Option(help='Samples per step, or "4M tokens"; default: published, or a rule.')] = None,
     micro_batch: Annotated[str | None, typer.Option(metavar="N,N...", help="Micro-batches to try; default: 1,2.")] = None,
@@ -53,18 +55,20 @@ def size(
     software: Annotated[str | None, typer.Option(help="Software profile; default: megatron-core.")] = None,
     recompute: Annotated[str | None, typer.Option(help="auto | none | full; default: auto, full where nothing fits without.")] = None,
     schedule: Annotated[str | None, typer.Option(help="Pipeline schedules to try: 1f1b,interleaved; default: 1f1b.")] = None,
-    sharding: Annotated[str | None, typer.Option(help="auto | zero1 | fsdp; default: auto, ZeRO-1, and FSDP where it is alone.")] = None,
+    strategy: Annotated[
+        str | None, typer.Option(help="auto | zero1 | fsdp; default: auto (ZeRO-1; FSDP only without tensor and pipeline parallelism).")
+    ] = None,
     gpu_hour: Annotated[
         Several, typer.Option(metavar="[NAME=]PRICE", help="Rent of a GPU-hour; default: the dated example of the topology.")
     ] = None,
     buy: Annotated[Several, typer.Option(metavar="[NAME=]PRICE[/node]", help="Price of a GPU (or node) that is bought.")] = None,
-    years: Annotated[float | None, typer.Option(help="After which bought hardware is worth nothing; default: 4.")] = None,
+    years: Annotated[float | None, typer.Option(help="Years until bought hardware is worth nothing; default: 4.")] = None,
     power_price: Annotated[str | None, typer.Option(help="Price of a kWh.")] = None,
-    pue: Annotated[float | None, typer.Option(help="What the building draws over what the machines draw; default: 1.2.")] = None,
+    pue: Annotated[float | None, typer.Option(help="Power of the building over power of the machines; default: 1.2.")] = None,
     mtbf: Annotated[str | None, typer.Option(help="Mean time between failures of one GPU: 50000h; default: published.")] = None,
-    checkpoint_time: Annotated[str | None, typer.Option(help="Training stands still for a checkpoint: 60s.")] = None,
-    restart_time: Annotated[str | None, typer.Option(help="From a failure until training goes on; default: 5 min.")] = None,
-    goodput: Annotated[float | None, typer.Option(help="Fix useful time over all time; 1: nothing fails.")] = None,
+    checkpoint_time: Annotated[str | None, typer.Option(help="Time that training stops for one checkpoint, for example 60s.")] = None,
+    restart_time: Annotated[str | None, typer.Option(help="Time from a failure until training continues; default: 5 min.")] = None,
+    goodput: Annotated[float | None, typer.Option(help="Fixed goodput (useful time over all time); 1: no failures.")] = None,
     set_: Annotated[
         Several,
         typer.Option(
@@ -73,14 +77,12 @@ def size(
     ] = None,
     variability: Annotated[
         Several,
-        typer.Option(
-            metavar="[NAME=]PROFILE", help="Rank by the disturbed step: typical | bad | ..., or a mapping; default: nothing varies."
-        ),
+        typer.Option(metavar="[NAME=]PROFILE", help="Rank by steps with variability: typical | bad | ..., or a mapping; default: none."),
     ] = None,
     runs: Annotated[int | None, typer.Option(min=1, help="Disturbed steps of each candidate; default: 11.")] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Rows of each machine; default: 3.")] = None,
     exhaustive: Annotated[
-        bool, typer.Option("--exhaustive", help="Simulate every candidate instead of bounding them away (slow).")
+        bool, typer.Option("--exhaustive", help="Simulate every candidate, also those excluded by bounds (slow).")
     ] = False,
     workers: Workers = None,
     out: Annotated[
@@ -101,7 +103,7 @@ def size(
     flags: dict[str, Any] = {
         "tokens": tokens, "on": on, "days": days, "hours": hours, "budget": budget, "minimise": minimise, "gpus": named_values(gpus),
         "max_gpus": max_gpus, "sequence_length": sequence, "global_batch": global_batch, "micro_batch": micro_batch,
-        "precision": precision, "software": software, "recompute": recompute, "schedule": schedule, "sharding": sharding,
+        "precision": precision, "software": software, "recompute": recompute, "schedule": schedule, "strategy": strategy,
         "gpu_hour": named_values(gpu_hour), "buy": named_values(buy), "years": years, "power_price": power_price, "pue": pue, "mtbf": mtbf,
         "checkpoint_time": checkpoint_time, "restart_time": restart_time, "goodput": goodput, "set": set_values(set_),
         "top": top, "variability": named_values(variability), "runs": runs, "exhaustive": exhaustive or None,
@@ -115,17 +117,18 @@ def size(
 
     watch = partial(progress, "Sizing machines", quiet=quiet)
     answer = answered(model, trust_code=trust_code, workers=workers, watch=watch, improved=better, **flags)
-    written = _write(answer, out, save)
-    if as_json:
-        from parsim.study.size.answer import document
+    with finishing() as pressed:
+        written = _write(answer, out, save)
+        if as_json:
+            from parsim.study.size.answer import document
 
-        say_json(document(answer))
-    else:
-        from parsim.study.size.text import text
+            say_json(document(answer))
+        else:
+            from parsim.study.size.text import text
 
-        columns = get_terminal_size().columns if sys.stdout.isatty() else None
-        say(text(answer, columns) + "".join(f"\n\n{line}" for line in written))
-    if answer.interrupted:
+            columns = get_terminal_size().columns if sys.stdout.isatty() else None
+            say(text(answer, columns) + "".join(f"\n\n{line}" for line in written))
+    if answer.interrupted or pressed():
         raise typer.Exit(130)
     if not answer.ranked:
         raise typer.Exit(3)

@@ -41,13 +41,13 @@ def sweep(
         typer.Argument(metavar="KEY=VALUE,VALUE...", help="Values for all candidates; several values make an axis: tp=1,2,4,8."),
     ] = None,
     where: Annotated[
-        list[str] | None, typer.Option("--where", metavar="CONSTRAINT", help="Keep only these, e.g. 'step_time < 2 s'; may be repeated.")
+        list[str] | None, typer.Option("--where", metavar="CONSTRAINT", help="Constraint, for example 'step_time < 2 s'; may be repeated.")
     ] = None,
     minimise: Annotated[
-        list[str] | None, typer.Option("--minimise", "--minimize", metavar="NUMBER", help="Look for the least; default: step_time.")
+        list[str] | None, typer.Option("--minimise", "--minimize", metavar="NUMBER", help="Metric to minimise; default: step_time.")
     ] = None,
     maximise: Annotated[
-        list[str] | None, typer.Option("--maximise", "--maximize", metavar="NUMBER", help="Look for the most, for example tokens_per_s.")
+        list[str] | None, typer.Option("--maximise", "--maximize", metavar="NUMBER", help="Metric to maximise, for example tokens_per_s.")
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Simulate each candidate with so many seeds.")] = None,
     override: Named = None,
@@ -56,10 +56,12 @@ def sweep(
         str | None,
         typer.Option("--why-not", metavar="KEY|all", help="Say why a row is not the best; a key, settings such as tp=4,pp=2, or all."),
     ] = None,
-    exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Simulate also what is proved not to be among the best.")] = False,
+    exhaustive: Annotated[
+        bool, typer.Option("--exhaustive", help="Simulate every point, also those proved not to be among the best.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the rows here instead of parsim-out/sweep-<name>.")] = None,
     reports: Annotated[bool, typer.Option("--reports", help="Write the whole report of every row of the table, too.")] = False,
-    resume: Annotated[bool, typer.Option("--resume/--restart", help="Go on with the rows that are there, or begin anew.")] = True,
+    resume: Annotated[bool, typer.Option("--resume/--restart", help="Resume from existing rows, or start over.")] = True,
     workers: Workers = None,
     dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Simulate on a Dask cluster: tcp://scheduler:8786.")] = None,
     as_json: Json = False,

@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
 
 def ui(
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port on 127.0.0.1; default: 7180, or a free one.")] = None,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address only.")] = False,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address without opening a browser.")] = False,
     debug: Debug = False,
 ) -> None:
     """Plan a training in the browser: change a setting, see at once whether it fits and how fast it is."""

@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 @validations.callback(invoke_without_command=True)
 def runs(
     context: typer.Context,
-    source: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this source; may be given again.")] = None,
+    source: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this source; may be repeated.")] = None,
     grade: Annotated[list[str] | None, typer.Option(help="a-priori | left-out | calibrated; default: all three")] = None,
     summary: Annotated[bool, typer.Option("--summary", help="Leave out the rows.")] = False,
     figure: Figure = None,
@@ -68,7 +68,7 @@ def runs(
 
 @validations.command()
 def memory(
-    source: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this source; may be given again.")] = None,
+    source: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this source; may be repeated.")] = None,
     summary: Annotated[bool, typer.Option("--summary", help="Leave out the rows.")] = False,
     every: Annotated[int, typer.Option(min=1, metavar="K", help="Only every K-th row of a source.")] = 1,
     workers: Workers = None,
@@ -149,7 +149,7 @@ def traces(
 
 @validations.command()
 def steps(
-    source: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this published run; may be given again.")] = None,
+    source: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this published run; may be repeated.")] = None,
     variability: Annotated[str, typer.Option(metavar="PROFILE", help="A profile of variability.")] = "typical",
     runs: Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="Simulated steps of each run.")] = 60,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Your own sources.yaml, step_times.csv and rows.")] = None,

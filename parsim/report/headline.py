@@ -25,7 +25,7 @@ class Headline:
     badge: str
     """validated | interpolated | unvalidated"""
     band: str
-    """``80 % of runs like this one: 14.5 s to 18.9 s``; without a band, why there is none"""
+    """``likely range (80 %): 14.5 s to 18.9 s``; without a band, why there is none"""
 
     @property
     def lines(self) -> tuple[str, str, str]:
@@ -102,11 +102,9 @@ def _band(report: Metrics) -> str:
     band = report.estimate.step_time_band_s
     if band is not None:
         like = (
-            "80 % of runs like this one"
-            if report.measured.confidence.status != "unvalidated"
-            else "80 % of runs, none of them like this one"
+            "likely range (80 %)" if report.measured.confidence.status != "unvalidated" else "rough range (80 %), no similar published run"
         )
         return f"{like}: {seconds(band[0])} to {seconds(band[1])}"
     if report.measured.variability is not None:
         return "no published run was predicted with this variability"
-    return "no band: too few published runs are like this one"
+    return "no range: too few similar published runs"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -209,13 +210,13 @@ def losses(measured: Measured, answers: Answers) -> str:
 
 
 def step_text(simulated: float, estimate: Estimate | None, varied: RunStatistics | None = None) -> str:
-    """``112 ms (80 %: 85.7 ms to 165 ms; simulated 84.5 ms)``; without a band the simulated time alone, or what its runs say."""
+    """``112 ms (80 % range: 85.7 ms to 165 ms; simulated 84.5 ms)``; without a band the simulated time alone, or what its runs say."""
     if varied is not None:
         return step_words(varied, simulated)
     if estimate is None or estimate.step_time_band_s is None:
         return seconds(simulated)
     low, high = estimate.step_time_band_s
-    return f"{seconds(estimate.step_time_s)} (80 %: {seconds(low)} to {seconds(high)}; simulated {seconds(simulated)})"
+    return f"{seconds(estimate.step_time_s)} (80 % range: {seconds(low)} to {seconds(high)}; simulated {seconds(simulated)})"
 
 
 def _tight(measured: Measured, answers: Answers) -> str:
@@ -307,7 +308,20 @@ def _heaviest(measured: Measured, timeline: Timeline, path: CriticalPath, keys: 
         return place, ""
     most = max(by_name.values())
     name = next(key for key, spent in by_name.items() if spent >= (1.0 - 1e-9) * most)  # equal ones differ by rounding
-    return place, f"; longest: {name} ({seconds(by_name[name])})"
+    return place, f"; longest: {_op_words(name)} ({seconds(by_name[name])})"
+
+
+_PASSES = {"F": "forward", "B": "backward", "W": "weight gradients"}
+_OP = re.compile(r"([FBW])(\d+) (.+)")
+
+
+def _op_words(name: str) -> str:
+    """An op of a pass in words: ``B19 head`` is ``backward of the output layer, micro-batch 19``."""
+    found = _OP.fullmatch(name)
+    if found is None:
+        return name
+    kind, micro_batch, module = found.groups()
+    return f"{_PASSES[kind]} of {'the output layer' if module == 'head' else module}, micro-batch {micro_batch}"
 
 
 def _is_uneven(answers: Answers) -> bool:
@@ -327,7 +341,7 @@ def _bubble_advice(measured: Measured, answers: Answers) -> str:
     if _is_uneven(answers):
         return f"{_unevenness(measured, answers)}; split the work more evenly"
     if stages == 1:
-        return "the ranks wait for each other"
+        return "the ranks wait for one another"
     if measured.schedule.name in ("gpipe", "1f1b"):
         before, after = ((stages - 1) / (m + stages - 1) for m in (count, 2 * count))
         return f"micro-batches {count} → {2 * count} take the ideal bubble from {percent(before)} to {percent(after)}"

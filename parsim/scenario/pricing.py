@@ -58,7 +58,7 @@ def pricing(
         return result
     reasons: dict[str, str] = {}
     if steps is None:
-        reasons["cost_to_train"] = "the training has no length: write training.tokens, or examples"
+        reasons["cost_to_train"] = "the length of the training is not given; set training.tokens or training.examples"
     facts: dict[str, Any] = {
         "used_gpus": len(gpus),
         "billed_gpus": cluster.installed_gpus + section.recovery.spares * cluster.gpus_per_node,
@@ -155,7 +155,7 @@ def _example(section: EconomicsSection, cluster: Cluster, result: Pricing, reaso
     if (old := _age(price.date)) is None or old > STALE:
         state = "has no readable date" if old is None else f"is of {price.date}, more than {STALE} days ago"
         text = f"the example price of {cluster.name}, {amount} per GPU-hour, {state}"
-        result.warnings.append(Finding(text, "economics.gpu_hour", None, "write the price of today"))
+        result.warnings.append(Finding(text, "economics.gpu_hour", None, "set `economics.gpu_hour` to a current price"))
     return price
 
 

@@ -15,7 +15,7 @@ from parsim.errors import Finding
 ENVIRONMENT = "PARSIM_TRUST_CODE"
 STRATEGY = "parallel.data.strategy"
 SCHEDULE = "parallel.pipeline.schedule"
-_ALLOW = f"if you trust the file: --trust-code, {ENVIRONMENT}=1, or load(..., trust_code=True) in Python"
+_ALLOW = f"if you trust the file, add --trust-code or set {ENVIRONMENT}=1; in Python load(..., trust_code=True)"
 
 
 def is_trusted(trust_code: bool) -> bool:
@@ -32,7 +32,8 @@ def code_file(reference: str) -> str | None:
 
 def refusal(reference: str, path: str, *, sealed: bool = False) -> Finding:
     """The finding for code that nobody trusts; `sealed`: and that nobody can, in a text from a stranger."""
-    return Finding(f"names Python code in {code_file(reference)!r}, which is not run", path, reference, "" if sealed else _ALLOW)
+    text = f"refers to Python code in {code_file(reference)}; parsim does not run it"
+    return Finding(text if sealed else f"{text} without --trust-code", path, reference, "" if sealed else _ALLOW)
 
 
 def code_named(tree: Mapping[str, Any]) -> dict[str, str]:

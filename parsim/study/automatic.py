@@ -19,6 +19,7 @@ from parsim.scenario.build import build
 from parsim.scenario.scenario import Scenario, flow
 from parsim.scenario.schema import value_at
 from parsim.study.search.lattice import divisors
+from parsim.study.size.question import Question as SizeQuestion
 from parsim.study.sweep.vocabulary import Machines
 
 WITHIN = 120.0
@@ -36,6 +37,10 @@ VARIED: Mapping[str, str] = {
     "training.recompute": "recompute",
 }
 """key that a search varies -> its name in `Ranges`"""
+STACK = SizeQuestion.software
+"""the software profile of all candidates of a search over a transformer, where the scenario leaves it open; `parsim size` has the same"""
+_OTHER_STACKS = ("zero2", "zero3", "none")
+"""strategies that are not run with it: one of them is written, so the profile follows the strategy"""
 _PLAIN = "parallel.search=null"
 _FIRST_BUILDS = 40
 """layouts that are tried until the scenario can be built with one"""
@@ -83,7 +88,7 @@ def question(scenario: Scenario) -> tuple[Scenario, dict[str, Any]]:
         ScenarioError: what is written beside ``parallel: auto`` cannot be kept.
     """
     if scenario.settings.parallel.search == "none":
-        return scenario, {}
+        return _one_stack(scenario, {}), {}
     _refuse(scenario)
     written = {name: value_at(scenario.written, key) for key, name in VARIED.items()}
     kept: dict[str, Any] = {name: (value,) for name, value in written.items() if value not in (None, "auto")}
@@ -92,7 +97,22 @@ def question(scenario: Scenario) -> tuple[Scenario, dict[str, Any]]:
         kept["schedule"] = ("interleaved",) if stages[0] > 1 else ("1f1b", "gpipe")
     asked = scenario.with_overrides(_PLAIN)
     origins = {key: origin for key, origin in asked.origins.items() if not origin[0].endswith(_PLAIN)}
-    return replace(asked, changes=scenario.changes, origins=origins), kept
+    return _one_stack(replace(asked, changes=scenario.changes, origins=origins), kept), kept
+
+
+def _one_stack(scenario: Scenario, kept: Mapping[str, Sequence[Any]]) -> Scenario:
+    """The scenario with one software profile for all candidates: strategies are compared, not the stacks that usually run them.
+
+    A written profile stays. Where `STACK` does not run the job (offload, fine-tuning, no transformer), ``auto`` stays: the profile follows
+    the strategy of each candidate.
+    """
+    training = scenario.settings.training
+    elsewhere = training.offload.optimizer != "none" or training.finetune is not None or set(kept.get("strategy", ())) & {*_OTHER_STACKS}
+    if scenario.settings.software.profile != "auto" or elsewhere:
+        return scenario
+    if not build(starting_point(scenario, kept)).model.heads:
+        return scenario
+    return replace(scenario.with_overrides(f"software.profile={STACK}"), changes=scenario.changes)
 
 
 def _refuse(scenario: Scenario) -> None:

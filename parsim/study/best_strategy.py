@@ -31,6 +31,8 @@ USUAL = Ranges(
 HEADROOM = "4 GiB"
 """of every GPU, left free unless the question says otherwise: peaks of published runs are predicted within 6 % on average"""
 
+_UNIT, _MUCH, _NEARBY = 8, 1.25, 10.0
+"""good numbers of GPUs are multiples of the first; on a much better one a GPU does so many times as much; each is tried so long [s]"""
 FEW = 300
 """strategies that one process has bounded before others would have started"""
 
@@ -56,6 +58,8 @@ class Question:
     tokens: float | None = None
     """of the whole training; None: the step alone is asked for"""
     headroom: str = HEADROOM
+    software: str = "auto"
+    """software profile of all candidates; auto: see `parsim.study.automatic`"""
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,8 @@ class BestStrategy:
     """the fastest of all; None: the search was ended, or nothing fits"""
     interrupted: bool = False
     """the user ended it"""
+    nearby: tuple[tuple[int, Improvement], ...] = ()
+    """other numbers of GPUs on which a GPU does much more, with the fastest usual strategy"""
 
     @property
     def proven(self) -> bool:
@@ -154,6 +160,8 @@ def scenario_of(question: Question) -> tuple[Scenario, tuple[Assumed, ...]]:
     if question.tokens is not None:
         training["tokens"] = question.tokens
     tree = {"name": f"{question.model} on {gpus} GPUs", "model": question.model, "cluster": cluster, "training": training}
+    if question.software != "auto":
+        tree["software"] = {"profile": question.software}
     batches = tuple(one for one in chosen.assumed if one.name in ("sequence length", "global batch"))
     return load(tree), batches
 
@@ -165,11 +173,12 @@ def search(
     workers: int | None = 1,
     watch: Watch = lambda _, results, __: results,
     improved: Callable[[Improvement], None] = lambda _: None,
+    usual_only: bool = False,
 ) -> BestStrategy:
-    """The fastest strategy for a scenario, whose own strategy does not count, but with ``parallel: auto`` what is written beside that.
+    """The fastest strategy for a scenario, whose own strategy is ignored, or with ``parallel: auto`` for what is written beside that.
 
     `within` is how long the search may take [s]; what was found by then is kept, and is not proved. `improved` hears of every strategy
-    that is faster than those before. KeyboardInterrupt ends the search, too.
+    that is faster than those before. KeyboardInterrupt ends the search, too. With `usual_only` the first, narrow search is all.
 
     Raises:
         ScenarioError: the scenario is wrong, or cannot be searched.
@@ -199,23 +208,57 @@ def search(
     everything = replace(usual, ranges=replace(STANDARD, **kept), top=2)
     try:
         run(usual, hands=hands, watch=timed, improved=hear)
-        study = run(everything, hands=hands, watch=timed, known=rows, improved=hear)
+        study = None if usual_only else run(everything, hands=hands, watch=timed, known=rows, improved=hear)
     except (_Over, KeyboardInterrupt) as ended:
         plan.interrupted = isinstance(ended, KeyboardInterrupt)
     else:
         plan.study = study
-        ranked = [Improvement(plan.wall, entry.place, entry.rows[0]) for entry in study.entries[:2]]
+        ranked = [] if study is None else [Improvement(plan.wall, entry.place, entry.rows[0]) for entry in study.entries[:2]]
         plan.winner, plan.runner_up = (*ranked, None, None)[:2]
     plan.wall = monotonic() - began
     return plan
 
 
+def nearby(question: Question, plan: BestStrategy, *, workers: int | None = 1) -> tuple[tuple[int, Improvement], ...]:
+    """The multiples of eight around a number of GPUs that divides badly, those on which each GPU does much more; empty for other numbers.
+
+    Only usual strategies are looked at, for a few seconds.
+    """
+    gpus = question.gpus
+    if gpus is None or gpus < _UNIT or _largest_prime(gpus) < _UNIT:
+        return ()
+    own = 0.0 if plan.best is None else 1.0 / (plan.best.row["step_time_s"] * gpus)
+    found = []
+    for count in (gpus // _UNIT * _UNIT, -(-gpus // _UNIT) * _UNIT):
+        base, _ = scenario_of(replace(question, gpus=count, nodes=None))
+        other = search(base, within=_NEARBY, workers=workers, usual_only=True).best
+        if other is not None and 1.0 / (other.row["step_time_s"] * count) > _MUCH * own:
+            found.append((count, other))
+    return tuple(found)
+
+
+def _largest_prime(number: int) -> int:
+    """The largest prime factor.
+
+    >>> _largest_prime(61), _largest_prime(96)
+    (61, 3)
+    """
+    largest, divisor = 1, 2
+    while divisor <= number:
+        if number % divisor:
+            divisor += 1
+        else:
+            number, largest = number // divisor, divisor
+    return largest
+
+
 def described(settings: Mapping[str, Any], row: Row) -> str:
-    """Sizes of a strategy, schedule, sharding, micro-batches, recomputation, in a line."""
+    """Everything in which the strategies of a search differ, in a line: no two of them have the same."""
     words = []
     for axis, name in (("tensor", "tensor"), ("pipeline", "pipeline"), ("expert", "expert")):
         if (size := settings.get(f"parallel.{axis}.size", 1)) > 1:
-            words.append(f"{name} {size}")
+            sequence = axis == "tensor" and settings.get("parallel.tensor.sequence_parallel")
+            words.append(f"{name} {size}{' with sequence parallelism' if sequence else ''}")
     words.append(f"data {row['data_size']:g}")
     if settings.get("parallel.pipeline.size", 1) > 1:
         virtual = settings["parallel.pipeline.virtual_stages"]
@@ -224,6 +267,8 @@ def described(settings: Mapping[str, Any], row: Row) -> str:
     words.append(f"micro-batches of {settings['training.micro_batch']}")
     recompute = settings["training.recompute"]
     words.append("no recomputation" if recompute == "none" else f"recompute {flow(recompute)}")
+    for key, name in (("parallel.pipeline.split", "layers"), ("parallel.data.batch_split", "samples")):
+        words += [f"{settings[key]} {name}"] if key in settings else []
     return ", ".join(words)
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from parsim.errors import InputError
+from parsim.errors import Finding, InputError
 from parsim.interop.export_draft import Exported
 from parsim.interop.formats import export
-from parsim.report.quantities import gib, percent, seconds
+from parsim.report.quantities import percent, seconds
 from parsim.report.report import Report
 from parsim.report.write import Content, write_together
 from parsim.run import simulate
@@ -26,20 +26,39 @@ FILES = {"megatron": "megatron.sh", "deepspeed": "deepspeed.json", "torchtitan":
 """tool -> the file of its configuration"""
 CALLED = {"megatron": "Megatron-LM", "deepspeed": "DeepSpeed", "torchtitan": "torchtitan", "fsdp": "accelerate"}
 """tool -> what its users call it"""
+SHARDINGS = {"ddp": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3", "fsdp": "FSDP"}
+"""strategy -> what its authors call it"""
 SCENARIO = "scenario.yaml"
+_WITH = {
+    "parallel.tensor.sequence_parallel": " with sequence parallelism",
+    "parallel.tensor.size": " with tensor parallelism",
+    "parallel.pipeline.size": " with pipeline parallelism",
+    "training.precision": " in this precision",
+}
+"""key that a tool refuses -> what that is in a sentence"""
 
 
 def question_text(base: Scenario, assumed: Sequence[Assumed]) -> str:
     """What is asked: model, machines, batch, precision; with the sources of what was assumed."""
-    built = build(starting_point(*question(base)))
+    asked, kept = question(base)
+    built = build(starting_point(asked, kept))
     training = built.training
     tokens = f" of {training.sequence_length:,} tokens" if built.model.sequence else ""
-    free = f"; {gib(built.memory_reserve)} GiB of each stays free" if built.memory_reserve else ""
+    free = f", keeping {built.memory_reserve / 2**30:.4g} GiB free on each GPU" if built.memory_reserve else ""
     lines = [
         f"{built.model.name} on {built.used_gpus} x {built.kinds[0].name} ({built.cluster.name}){free}",
         f"{training.global_batch:,} samples{tokens} per step",
+        software_text(asked),
     ]
     return "\n".join([*lines, *(f"  {one.name}: {one.value}, {one.source}" for one in assumed), ""])
+
+
+def software_text(base: Scenario) -> str:
+    """Which software stack the strategies are searched for."""
+    profile = base.settings.software.profile
+    if profile == "auto":
+        return "Software: each strategy with the stack that usually runs it"
+    return f"Software: {profile} for all strategies; another one: --software torchtitan, or software.profile in the scenario"
 
 
 def improvement(one: Improvement) -> str:
@@ -51,14 +70,33 @@ def improvement(one: Improvement) -> str:
 def answer(plan: BestStrategy) -> str:
     """The best strategy, how far that is proved, the next best and why it loses, the scenario."""
     if plan.best is None:
-        whole = "no strategy fits into memory" if plan.proven else "nothing was found yet that fits into memory"
-        return f"\n{whole}: {_searched(plan)}"
+        whole = "no strategy fits into memory" if plan.proven else "no strategy that fits into memory was found yet"
+        return "\n".join([f"\n{whole}: {_searched(plan)}", *nearby_lines(plan)])
     report = simulate(plan.scenario)
-    lines = ["", f"Best: {plan.best.strategy}", report.verdict, *training_lines(report), _searched(plan)]
+    said = report.headline
+    lines = [
+        "",
+        f"Best: {plan.best.strategy}",
+        f"Software: {build(plan.scenario).runtime.profile}",
+        *said.lines,
+        f"[{said.badge}] {said.band}",
+    ]
+    lines += [*training_lines(report), _searched(plan)]
+    lines += nearby_lines(plan)
     if plan.runner_up is not None:
         other = simulate(plan.with_strategy(plan.runner_up))
         lines += [f"Runner-up: {plan.runner_up.strategy}", why_slower(report.document(), other.document())]
     return "\n".join([*lines, "", *yaml_of(plan.tree()), "", *launches(plan.scenario)])
+
+
+def nearby_lines(plan: BestStrategy) -> list[str]:
+    """That another number of GPUs is much better, where the one that was asked for divides badly."""
+    if not plan.nearby:
+        return []
+    asked = build(starting_point(*question(plan.base))).used_gpus
+    own = "does not fit" if plan.best is None else f"takes {seconds(plan.best.row['step_time_s'])}"
+    others = " and ".join(f"{seconds(one.row['step_time_s'])} on {gpus} GPUs" for gpus, one in plan.nearby)
+    return [f"{asked} GPUs divide badly: the step {own}, but {others} (simulated, usual strategies only)"]
 
 
 def training_lines(report: Report) -> list[str]:
@@ -79,7 +117,7 @@ def launches(scenario: Scenario) -> list[str]:
     lines = []
     for tool, exported in exports(scenario).items():
         said = exported if isinstance(exported, str) else exported.launch.replace("FILE", FILES[tool])
-        lines.append(f"{CALLED[tool]}: {'no, ' if isinstance(exported, str) else ''}{said}")
+        lines.append(f"{CALLED[tool]}: {said}")
     return lines
 
 
@@ -98,7 +136,7 @@ def _searched(plan: BestStrategy) -> str:
 def _proof(found: Mapping[str, Any]) -> str:
     """How far the search went."""
     if not found["proven"]:
-        return f"Not proved to be the fastest: the search was ended after {found['wall_s']:.0f} s."
+        return f"Not proved to be the fastest: the search ended after {found['wall_s']:.0f} s."
     return (
         f"Proved the fastest of {found['points']:,} strategies: {found['simulated']} simulated, {found['ruled_out']:,} ruled out by lower "
         f"bounds of time and memory, in {found['wall_s']:.0f} s."
@@ -120,7 +158,7 @@ def _counts(plan: BestStrategy) -> dict[str, Any]:
 def record(plan: BestStrategy) -> dict[str, Any]:
     """The report's `plan`: what was searched, the strategy, the next best and why it loses, what starts it with each tool."""
     if plan.best is None:
-        return {**_counts(plan), "strategy": None, "runner_up": None, "launch": {}}
+        return {**_counts(plan), "strategy": None, "software": plan.base.settings.software.profile, "runner_up": None, "launch": {}}
     second = None
     if plan.runner_up is not None:
         scenario = plan.with_strategy(plan.runner_up)
@@ -135,7 +173,15 @@ def record(plan: BestStrategy) -> dict[str, Any]:
             "why": why_slower(best, other),
         }
     launch = {tool: _launch(tool, one) for tool, one in exports(plan.scenario).items()}
-    return {**_counts(plan), "strategy": plan.best.strategy, "runner_up": second, "launch": launch}
+    nearby = [{"gpus": gpus, "strategy": one.strategy, "step_time_s": one.row["step_time_s"]} for gpus, one in plan.nearby]
+    return {
+        **_counts(plan),
+        **({"nearby": nearby} if nearby else {}),
+        "strategy": plan.best.strategy,
+        "software": plan.base.settings.software.profile,
+        "runner_up": second,
+        "launch": launch,
+    }
 
 
 def _launch(tool: str, exported: Exported | str) -> dict[str, str]:
@@ -161,8 +207,17 @@ def exports(scenario: Scenario) -> dict[str, Exported | str]:
         try:
             found[tool] = export(scenario, tool)
         except InputError as error:
-            found[tool] = error.findings[0].message
+            found[tool] = _refusal(error.listed[0])
     return found
+
+
+def _refusal(finding: Finding) -> str:
+    """``not possible with ZeRO-1. FSDP shards gradients wherever it shards optimizer states``."""
+    value = None if finding.value is None else flow(finding.value)
+    why = finding.message.removeprefix(f"{value}: ")
+    if finding.path == "parallel.data.strategy":
+        return f"not possible with {SHARDINGS.get(str(finding.value), value)}. {why}"
+    return f"not possible{_WITH.get(finding.path, '')}. {why}"
 
 
 def write(plan: BestStrategy, directory: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -28,6 +29,8 @@ _LANES = 24
 """rows of ranks in the figure of all timelines"""
 _FEWEST, _MOST = 1, 8
 """rows of one variant"""
+_NOT_GIVEN = -1
+"""processes: nobody wrote the former name"""
 Watch = Callable[[Iterable[Run], int], Iterable[Run]]
 
 
@@ -72,24 +75,28 @@ def compare(
     labels: Sequence[str] = (),
     named: Sequence[str] = (),
     baseline: str | None = None,
-    jobs: int | None = 1,
+    workers: int | None = 1,
     watch: Watch | None = None,
     trust_code: bool = False,
+    jobs: int | None = _NOT_GIVEN,
 ) -> Comparison:
     """Simulate scenarios and put them side by side.
 
     `sources` are scenarios (names, paths, NAME+OVERRIDE, mappings, `Scenario` objects), comparison files, and
     ``key=value`` texts that win over all of them; a text with several values (``parallel.data.strategy=ddp,zero1``)
     multiplies the variants, as does `vary`: {key: [values]}. `labels` replace the labels, `named` overrides hold for
-    every file, `baseline` is the label that differences are relative to (default: the first). `jobs` processes simulate
-    (None: one per CPU); with one the reports are kept, else `Run.report` simulates again. `watch` is given the runs as they
-    come and how many there will be, and passes them on. `trust_code` lets the Python files run that the scenarios name.
+    every file, `baseline` is the label that differences are relative to (default: the first). `workers` processes simulate
+    (None: one per CPU; `jobs` is its former name); with one the reports are kept, else `Run.report` simulates again. `watch` is given the
+    runs as they come and how many there will be, and passes them on. `trust_code` lets the Python files run that the scenarios name.
 
     A variant that cannot be simulated or does not fit stands in the comparison with its reason.
 
     Raises:
         ScenarioError: fewer than two variants or too many, an unreadable comparison file, an unknown baseline.
     """
+    if jobs != _NOT_GIVEN:
+        warnings.warn("compare(jobs=...) is now called compare(workers=...)", DeprecationWarning, stacklevel=2)
+        workers = jobs
     arguments = [source for source in sources if isinstance(source, str) and is_argument(source)]
     rest = [source for source in sources if not (isinstance(source, str) and is_argument(source))]
     for key, values in (vary or {}).items():
@@ -101,7 +108,7 @@ def compare(
         hint = did_you_mean(against, names) or f"known: {'; '.join(names)}"
         raise ScenarioError(Finding(f"no variant is called {against!r}", "--baseline", against, hint))
     trusted = [replace(variant, trust_code=trust_code) for variant in asked.all]
-    processes = min(jobs or cpu_count() or 1, len(trusted))
+    processes = min(workers or cpu_count() or 1, len(trusted))
     look = partial(_look, lanes=max(_FEWEST, min(_MOST, _LANES // len(trusted))), keep=processes == 1)
     came = map(_run, names, outcomes(trusted, look, jobs=processes, with_scenarios=True))
     return Comparison(asked.title, list(came if watch is None else watch(came, len(names))), against, stem=asked.stem)

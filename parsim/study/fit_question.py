@@ -8,6 +8,7 @@ from typing import Any
 from parsim.errors import Finding, InputError, ScenarioError
 from parsim.scenario import load
 from parsim.scenario.build import build
+from parsim.scenario.values import did_you_mean
 
 Tree = dict[str, Any]
 _SEQUENCE = 2048
@@ -18,6 +19,7 @@ STATES = ("parameters", "gradients", "optimizer")
 WORDS = (*STATES, "activations", "all")
 PLACES = ("cpu", "nvme")
 METHODS = ("lora", "qlora", "freeze")
+STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp")
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,13 @@ class Question:
     """ranks that share the width of an expert; None: what the stack does"""
     gpus: int | None = None
     """None: all of the machines"""
+    strategy: str | None = None
+    """one of `STRATEGIES`, or a stage of ZeRO as a digit; in place of `zero`"""
 
 
 def scenario_of(question: Question) -> Tree:
     """The scenario a question stands for, as `--save` writes it."""
+    wanted = _strategy(question)
     parallel: Tree = {}
     if question.tensor > 1:
         parallel["tensor"] = {"size": question.tensor}
@@ -86,8 +91,6 @@ def scenario_of(question: Question) -> Tree:
     if question.host_memory is not None:
         cluster["set"] = {"node": {"host_memory": question.host_memory}}
     tree: Tree = {"model": question.model, "training": training, "parallel": parallel, "cluster": cluster}
-    if question.zero not in (None, 0, 1, 2, 3):
-        raise ScenarioError(Finding(f"ZeRO has stages 0 to 3, not {question.zero}", "--zero", question.zero, "0 is plain DDP"))
     plain = {key: value for key, value in training.items() if key != "offload"}
     probe = {**tree, "training": {"sequence_length": 1, **plain}, "parallel": {**parallel, "data": {"strategy": "ddp"}}}
     try:
@@ -104,11 +107,24 @@ def scenario_of(question: Question) -> Tree:
         training["sequence_length"] = min(LONGEST, built.model.maximum_sequence or _SEQUENCE)
     several = built.parallelism.data.size > 1
     wants_three = training.get("offload", {}).get("parameters", "none") != "none"
-    strategy = f"zero{3 if question.zero is None else question.zero}" if several or wants_three else "none"
-    if strategy == "zero3" and question.zero is None and spread:
-        strategy = "fsdp"  # DeepSpeed's ZeRO-3 has no spread experts
-    parallel["data"] = {"strategy": "ddp" if strategy == "zero0" else strategy}
+    usual = "fsdp" if spread else "zero3"  # DeepSpeed's ZeRO-3 has no spread experts
+    parallel["data"] = {"strategy": (wanted or usual) if several or wants_three else "none"}
     return tree
+
+
+def _strategy(question: Question) -> str | None:
+    """The strategy that is asked for; None: the usual one.
+
+    Raises:
+        ScenarioError: there is no such strategy.
+    """
+    asked = question.strategy if question.strategy is not None else None if question.zero is None else str(question.zero)
+    if asked is None or asked in STRATEGIES:
+        return asked
+    if asked not in ("0", "1", "2", "3"):
+        hint = did_you_mean(asked, STRATEGIES) or f"choose from {', '.join(STRATEGIES)}"
+        raise ScenarioError(Finding(f"there is no strategy {asked!r}", "--strategy", asked, hint))
+    return STRATEGIES[int(asked)]
 
 
 def cluster_size(on: str, each: int, nodes: int | None, gpus: int) -> dict[str, int]:

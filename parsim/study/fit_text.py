@@ -12,7 +12,7 @@ from parsim.report.variability_text import left_out
 from parsim.study.fit import Alternative, Answer, Maximum, formulas
 from parsim.units import format_bytes, format_time
 
-HEAD = "what would fit; times against the step above, which is simulated as if it fitted"
+HEAD = "what would fit; times against the simulated step above, as if it fitted"
 NONE = "none of the changes tried fits; more or larger GPUs are needed"
 _WIDTH = 48
 _STRATEGIES = {"ddp": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3", "fsdp": "FSDP"}
@@ -215,7 +215,10 @@ def _facts(answer: Answer) -> Iterator[str]:
     yield f"peak                 {format_bytes(device.device_used_bytes)} at {device.peak_op or 'the start of the step'}"
     yield f"at checkpoint save   {format_bytes(memory.at_save_bytes or 0)} per GPU"
     yield f"host memory          {_host(memory)}"
-    yield f"step                 {format_time(report.step_time)}"
+    said, simulated = report.headline, format_time(report.step_time)
+    step = f"{format_time(report.estimate.step_time_s)} (simulated {simulated})" if report.estimate.of == "bands" else simulated
+    yield f"step                 {step}"
+    yield f"confidence           [{said.badge}] {said.band}"
     yield from left_out(report.measured)
 
 
@@ -224,7 +227,9 @@ def _host(memory: MemoryFacts) -> str:
     host = memory.host
     if host is None:
         return f"{format_bytes(memory.host_bytes)} used by the strategy (nothing is offloaded)"
-    known = "what a node has is unknown, say --host-memory" if host.capacity_bytes is None else f"of {format_bytes(host.capacity_bytes)}"
+    known = (
+        "how much a node has is unknown: add --host-memory" if host.capacity_bytes is None else f"of {format_bytes(host.capacity_bytes)}"
+    )
     short = "" if host.headroom is None or host.headroom >= 0 else ": too little"
     drives = f", {format_bytes(host.nvme_bytes)} on drives" if host.nvme_bytes else ""
     return f"{format_bytes(host.bytes)} per node ({known}){short}{drives}"

@@ -314,7 +314,7 @@ class Replica:
             middle = (low + high) // 2
             low, high = (middle, high) if self._need(of(middle)) <= self.capacity else (low, middle)
         if low == most:
-            return LargestThatFits(what, low, self._need(of(low)), None, self._too_long(low + 1) or f"more than {most} is not looked at")
+            return LargestThatFits(what, low, self._need(of(low)), None, self._too_long(low + 1) or f"the search ends at {most}")
         return LargestThatFits(what, low, self._need(of(low)), self._need(of(low + 1)))
 
     def _of(self, what: str) -> Callable[[int], InferenceQuestion]:

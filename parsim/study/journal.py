@@ -86,22 +86,22 @@ class Journal:
         path = self.directory / self.question
         if not path.exists():
             if self.path.exists() and self.path.stat().st_size:
-                message = f"has {self.results} but no {self.question}: nobody knows what it answers"
+                message = f"has {self.results} but no {self.question}: the question that it answers is lost"
                 raise ScenarioError(
-                    Finding(message, suggestion="begin anew with --restart, or use another --out", file=str(self.directory))
+                    Finding(message, suggestion="start over with --restart, or choose another --out", file=str(self.directory))
                 )
             return
         before, line, problem = _parsed(read_text(path))
         if problem or not isinstance(before, dict):
             message = f"does not say what the rows answer: {problem or 'it is no mapping'}"
-            hint = "put the file back, begin anew with --restart, or use another --out"
+            hint = "restore the file, start over with --restart, or choose another --out"
             raise ScenarioError(Finding(message, suggestion=hint, file=str(path), line=line))
         differs = [name for name in self.fingerprint if before.get(name) != asked.get(name)]
         if differs:
-            words = {"version": f"it was made by parsim {before.get('version')}", "axes": "it ranges over something else"}
-            words |= {"scenario_sha256": "its scenario is another one", "catalogue_sha256": "devices or models have changed since"}
+            words = {"version": f"it was made by parsim {before.get('version')}", "axes": "its range is different"}
+            words |= {"scenario_sha256": "its scenario is different", "catalogue_sha256": "devices or models have changed since"}
             reasons = "; ".join(words[name] for name in differs)
-            hint = "begin anew with --restart, or use another --out"
+            hint = "start over with --restart, or choose another --out"
             raise ScenarioError(Finding(f"holds another {self.what}: {reasons}", suggestion=hint, file=str(self.directory)))
 
     def append(self, rows: Iterable[Row]) -> None:

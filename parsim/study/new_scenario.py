@@ -129,7 +129,7 @@ def _text(answer: Answer) -> str:
         SCHEMA,
         f"# {asked(answer)}.",
         "# Change what you like, then: parsim run FILE. Without editing: parsim run FILE training.micro_batch=2",
-        "# All keys with their defaults: parsim show FILE. Completion in an editor: parsim schema > parsim.schema.json, beside this file.",
+        "# All keys with their defaults: parsim show FILE. An editor checks and completes keys with parsim.schema.json, beside this file.",
         f"name: {_scalar(f'{answer.question.model} on {answer.question.on}')}",
     ]
     lines = [line for key, value in tree.items() for line in ("", *_lines(key, value, 0, key))]

@@ -102,7 +102,7 @@ def winner(labels: Sequence[str], documents: Sequence[Document | None], baseline
     rival, open_ratio = _undecided(contest, chosen)
     why = _sentence(contest, chosen, other, parts)
     if rival is not None and open_ratio is not None:
-        why += f" {labels[chosen]} and {labels[rival]} are a tie: {open_ratio.words()}; a few measured steps of each would settle it."
+        why += f" {labels[chosen]} and {labels[rival]} are a tie: {open_ratio.words()}; measure a few steps of each to decide."
     return Winner(chosen, criterion, why, other, parts, rival)
 
 

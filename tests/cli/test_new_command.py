@@ -48,11 +48,34 @@ def test_without_a_terminal_nothing_is_asked_and_the_example_is_copied(capsys: p
     assert Path("mine.yaml").read_text().startswith(f"{SCHEMA}\n# GPT-2")
 
 
+def test_the_name_may_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["new", "--model", "gpt2", "--on", "dgx-a100-80gb", "--nodes", "2"]) == 0
+    assert "Wrote gpt2-2x-dgx-a100-80gb.yaml." in capsys.readouterr().out
+    assert execute(["new", "--model", "gpt2", "--on", "1x rtx-4090", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["file"] == "gpt2-1x-rtx-4090.yaml"
+    assert execute(["new", "--from", "gpt2-link-flap"]) == 0
+    assert "Wrote gpt2-link-flap.yaml." in capsys.readouterr().out
+    assert execute(["new", "--from", "gpt2-link-flap"]) == 2
+    assert "exists and is not overwritten; choose another name: parsim new NAME" in capsys.readouterr().err
+
+
+def test_the_schema_stands_beside_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["new", "mine"]) == 0
+    named = Path("mine.yaml").read_text().splitlines()[0].partition("$schema=")[2]
+    for command, file in ((["schema"], named), (["schema", "--study"], "parsim.study.schema.json")):
+        capsys.readouterr()
+        assert execute(command) == 0
+        assert Path(file).read_text(encoding="utf-8") == capsys.readouterr().out
+    Path(named).write_text("{}")
+    assert execute(["new", "other"]) == 0
+    assert Path(named).read_text() == "{}"
+
+
 def test_everything_wrong_is_said_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.yaml").write_text("")
     assert execute(["new", "mine", "--model", "llama-3-7b", "--on", "hgx-h10", "--strategy", "zero9"]) == 2
     said = capsys.readouterr().err
-    assert "mine.yaml  exists and is not overwritten; choose another name" in said
+    assert "mine.yaml  exists and is not overwritten; choose another name: parsim new NAME" in said
     assert "there is no strategy 'zero9'; did you mean 'zero3'?" in said
     assert "unknown model 'llama-3-7b'; did you mean" in said
     assert "unknown topology 'hgx-h10'; did you mean 'hgx-h100'" in said

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from parsim.cli import execute
+from parsim.study.size.answer import AnswerData
+from parsim.study.size.text import text
 
 ASKED = [
     "size", "gpt2", "--tokens", "10B", "--on", "dgx-a100-80gb", "--sequence", "1024", "--global-batch", "64k tokens", "--gpus", "8",
@@ -37,7 +41,7 @@ def test_json_files_and_scenarios(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_text_names_what_was_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(ASKED) == 0
     said = capsys.readouterr().out
-    assert "Looked at" in said
+    assert "What the search covered" in said
     assert "dgx-a100-80gb" in said
 
 
@@ -49,6 +53,18 @@ def test_what_cannot_be_done_is_exit_3(capsys: pytest.CaptureFixture[str]) -> No
     assert "would be needed (--max-gpus 16)" in said
 
 
+def test_ctrl_c_after_the_search_still_prints_the_answer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(answer: AnswerData, columns: int | None = None) -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        return text(answer, columns)
+
+    monkeypatch.setattr("parsim.study.size.text.text", interrupted)
+    assert execute(ASKED) == 130
+    said = capsys.readouterr().out
+    assert said.count("Rent 1 x dgx-a100-80gb (8 GPUs)") == 1
+    assert "So far" not in said
+
+
 def test_mistakes_are_exit_2_and_all_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["size", "gtp2", "--tokens", "lots", "--on", "dgx-a100", "--budget", "$5"]) == 2
     said = capsys.readouterr().err
@@ -58,7 +74,7 @@ def test_mistakes_are_exit_2_and_all_said(capsys: pytest.CaptureFixture[str]) ->
 
 def test_without_a_limit_it_asks_for_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["size", "gpt2", "--tokens", "1B", "--on", "dgx-a100"]) == 2
-    assert "--days or --hours, --budget, or --gpus" in capsys.readouterr().err
+    assert "no limit given; add --days, --hours, --budget or --gpus" in capsys.readouterr().err
 
 
 def test_a_file_and_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,9 +108,9 @@ def test_it_goes_on_and_begins_anew(capsys: pytest.CaptureFixture[str], monkeypa
         patch.setattr("parsim.run.simulate", lambda *_, **__: pytest.fail("simulated again"))
         assert sweep("--where", "bubble < 20 %") == 0
         said = capsys.readouterr().out
-    assert "6 points: 6 simulated (6 rows were there before); 1 keep all constraints." in said
+    assert "6 points: 6 simulated (6 rows from an earlier run); 1 keep all constraints." in said
     assert execute(["sweep", "tiny.yaml", "gbs=4,16", "--workers", "1"]) == 2
-    assert "holds another study: it ranges over something else; begin anew with --restart" in capsys.readouterr().err
+    assert "holds another study: its range is different; start over with --restart" in capsys.readouterr().err
     assert Path("parsim-out/sweep-tiny/results.jsonl").read_bytes() == rows
     assert execute(["sweep", "tiny.yaml", "gbs=4,16", "--workers", "1", "--restart", "--quiet"]) == 0
     assert Path("parsim-out/sweep-tiny/results.jsonl").read_bytes().count(b"\n") == 2

@@ -22,15 +22,16 @@ SHARED: dict[str, tuple[str, ...]] = {
     "--model": (), "--name": (), "--nccl-log": ("FILE",), "--nodes": (), "--on": ("CLUSTER", "CLUSTER,CLUSTER..."), "--out": ("DIR",),
     "--override": ("NAME",), "--precision": (), "--quiet": ("flag",), "--ranks": ("0,8-11", "LIST", "P"), "--recompute": (),
     "--runs": ("N",), "--save": ("DIR", "FILE"), "--sequence": (), "--set": ("KEY=VALUE,VALUE...", "NAME=VALUE"), "--source": ("NAME",),
-    "--step-time": ("TIME",), "--summary": ("flag",), "--title": ("TEXT",), "--tokens": (), "--top": (), "--trust-code": ("flag",),
+    "--software": ("PROFILE",), "--step-time": ("TIME",), "--strategy": (),
+    "--summary": ("flag",), "--title": ("TEXT",), "--tokens": (), "--top": (), "--trust-code": ("flag",),
     "--unfolded": ("flag",), "--variability": ("[NAME=]PROFILE", "PROFILE"), "--width": ("LENGTH",), "--workers": ("N",),
 }  # fmt: skip
 """words of several commands -> what their values may be called (or nothing)"""
 OWN = {
     "run": "--no-pictures --sensitivity --trace --until",
     "fit": "--batch --beams --context-length --ep --etp --explain --host-memory --inference --kv-dtype --max --offload --optimizer "
-    "--paged-block --pp --prefill-tokens --tp --train --zero",
-    "show": "--program --written", "schema": "--study", "new": "--strategy", "timeline": "--memory --no-memory --stages --window",
+    "--paged-block --pp --prefill-tokens --tp --train",
+    "show": "--program --written", "schema": "--study", "timeline": "--memory --no-memory --stages --window",
     "compare": "--baseline --format --label --strict", "sweep": "--maximise --maximize --reports --restart --resume --seeds --where "
     "--why-not",
     "collective": "--algorithm --factor --kernels --nccl --protocol --size", "export": "--fsdp-version --to",
@@ -39,7 +40,7 @@ OWN = {
     "schedule": "--activation --comm --count-from --csv --csv-format --draw --labels --micro-batches --no-captions --sends --stage-times "
     "--times --virtual",
     "size": "--budget --buy --checkpoint-time --days --goodput --gpu-hour --hours --max-gpus --mtbf --power-price --pue --restart-time "
-    "--schedule --sharding --software --years",
+    "--schedule --years",
     "plan": "--headroom --within", "ui": "--no-browser --port", "trace": "--memory-snapshot --merge --most-slices --per-rank --rank",
     "diagnose": "--peak-memory --perfetto --profile --steps", "validate": "--grade", "validate memory": "--every",
     "import config": "--arguments --examples --gradient-accumulation --hf --tokenizer --vocabulary", "import module": "--inputs",
@@ -110,6 +111,8 @@ def test_former_words_are_gone_and_lead_to_one_that_is_there() -> None:
     [
         ("compare a --jobs 4", "compare a --workers 4", "--jobs is now called --workers"),
         ("fit m --on c --seq=512 --mbs 2", "fit m --on c --sequence=512 --micro-batch 2", "--seq is now called --sequence"),
+        ("fit m --on c --zero 3", "fit m --on c --strategy 3", "--zero is now called --strategy"),
+        ("size m --sharding zero1,fsdp", "size m --strategy zero1,fsdp", "--sharding is now called --strategy"),
         ("diagnose a --trace t.json", "diagnose a --profile t.json", "--trace is now called --profile"),
         ("timeline a --out b.svg", "timeline a --figure b.svg", "--out names a folder; the file is now called --figure"),
         ("topology plot a --out=b.png", "topology plot a --figure=b.png", "--out names a folder; the file is now called --figure"),

@@ -86,13 +86,13 @@ def test_headlines_state_the_estimate_and_the_simulated_beside(report: Report) -
     document = report.document()
     estimate, simulated = document["estimate"], f"simulated {seconds(document['step_time_s'])}"
     low, high = (seconds(value) for value in estimate["step_time_band_s"])
-    said = f"step {seconds(estimate['step_time_s'])} (80 %: {low} to {high}; {simulated})"
+    said = f"step {seconds(estimate['step_time_s'])} (80 % range: {low} to {high}; {simulated})"
     assert seconds(estimate["step_time_s"]) != seconds(document["step_time_s"])
     assert said in report.verdict
     assert said in repr(report)
     html = page([("run", report)])
     assert f"Step {seconds(estimate['step_time_s'])} ({simulated}), " in html
-    assert f"80 % of runs like this one: {low} to {high}" in html
+    assert f"likely range (80 %): {low} to {high}" in html
     assert 'href="#def-estimate"' in html
     assert 'data-key="estimate.step_time_s"' in html
     assert simulated in html

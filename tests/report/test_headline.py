@@ -21,7 +21,7 @@ def test_three_lines_of_a_run_with_a_band():
         f"Step {seconds(estimate.step_time_s)} (simulated {seconds(report.step_time)}), {rate} tokens/s, MFU {percent(estimate.mfu)}",
         f"Limited by compute; largest loss: bubble, {seconds(waits)} ({percent(report.bubble)})",
     )
-    assert (said.badge, said.band) == ("validated", f"80 % of runs like this one: {seconds(low)} to {seconds(high)}")
+    assert (said.badge, said.band) == ("validated", f"likely range (80 %): {seconds(low)} to {seconds(high)}")
 
 
 def test_what_does_not_fit_says_by_how_much_and_what_is_largest():

@@ -32,7 +32,7 @@ def test_everything_is_there_with_units_and_no_colour(report):
         "大模型 [bold] 训练",
         "4 GPUs on 1 node · pipeline 4 · 8 micro-batches · schedule 1f1b",
         "Fits: 24.5 of 40.0 GiB usable on rank 0\nStep 38.3 s, ",
-        "[unvalidated] no band: too few published runs are like this one",
+        "[unvalidated] no range: too few similar published runs",
         "biggest lever",
         "Critical path [s]",
         "Device memory at its peak [GiB]",

@@ -71,7 +71,10 @@ def test_no_command_runs_code_unless_told_to(folder: Path, capsys: pytest.Captur
     _, error = capsys.readouterr()
     assert not (folder / "ran").exists()
     assert f"{job}:4:" in error or words[0] == "compare"
-    assert "names Python code in 'mine.py', which is not run; if you trust the file: --trust-code, PARSIM_TRUST_CODE=1" in error
+    assert (
+        "refers to Python code in mine.py; parsim does not run it without --trust-code; if you trust the file, "
+        "add --trust-code or set PARSIM_TRUST_CODE=1" in error
+    )
     assert execute([*words, "--trust-code"]) in (0, 3), capsys.readouterr().err
     assert (folder / "ran").exists()
 
@@ -84,7 +87,7 @@ def test_no_command_runs_code_unless_told_to(folder: Path, capsys: pytest.Captur
         ("schedule gpipe mine.py:rows -p 2 -m 2", "not run"),
         ("size llama-2-70b --tokens 1B --on hgx-h100 --days 9 --gpus 8 --workers 1 --set parallel.data.strategy=mine.py:Mine", "not run"),
         ("run plain.yaml parallel.data.strategy=mine.py:Mine", "not run"),
-        ("run plain.yaml parallel.data.strategy=missing.py:Mine", "in 'missing.py', which is not run"),
+        ("run plain.yaml parallel.data.strategy=missing.py:Mine", "in missing.py; parsim does not run it"),
         ("run plain.yaml parallel.pipeline.schedule=mine.py", "not run"),
         ("compare pair.yaml --workers 1 --strict --format none", "not run"),
     ],
@@ -120,7 +123,7 @@ def test_python_asks_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             question(False)
         question(True)
     assert [run.status for run in compare("job.yaml", "plain.yaml")] == ["refused", "fits"]
-    assert [run.status for run in compare("job.yaml", "plain.yaml", jobs=2, trust_code=True)] == ["fits", "fits"]
+    assert [run.status for run in compare("job.yaml", "plain.yaml", workers=2, trust_code=True)] == ["fits", "fits"]
     own = {"set": {"parallel.data.strategy": ["mine.py:Mine"]}}
     with pytest.raises(ParsimError, match="not run"):
         size("llama-2-70b", tokens="1B", days=9, on="hgx-h100", workers=1, **own)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,13 @@ import parsim
 from parsim.cli import application
 from parsim.errors import ScenarioError
 from parsim.run import simulate
+from parsim.scenario.build import build
 from parsim.scenario.load import load
-from parsim.study.best_strategy import Question, scenario_of, search
-from parsim.study.best_strategy_text import training_lines
+from parsim.study.automatic import STACK, starting_point
+from parsim.study.best_strategy import Question, described, nearby, scenario_of, search
+from parsim.study.best_strategy_text import answer, question_text, training_lines
+from parsim.study.planner.best import best_strategy
+from parsim.study.search.lattice import Lattice
 
 SMALL = {
     "name": "small",
@@ -23,6 +28,8 @@ SMALL = {
     "cluster": {"topology": "dgx-a100-80gb", "gpus": 2, "memory_reserve": "1 GiB"},
     "training": {"global_batch": 2, "micro_batch": 1, "sequence_length": 128},
 }
+STACKED = {**SMALL, "software": {"profile": STACK}}
+"""the same with the software that a search takes"""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +41,7 @@ def plan():
 
 
 def test_the_best_and_the_next_are_those_of_simulating_everything(plan) -> None:
-    everything = parsim.sweep({**SMALL, "study": {"strategy": "auto"}}, exhaustive=True, workers=None)
+    everything = parsim.sweep({**STACKED, "study": {"strategy": "auto"}}, exhaustive=True, workers=None)
     first, second = (entry.rows[0]["step_time_s"] for entry in everything.entries[:2])
     assert (plan.best.row["step_time_s"], plan.runner_up.row["step_time_s"]) == (first, second)
     assert plan.proven
@@ -71,9 +78,12 @@ def test_the_command_writes_what_starts_the_job(tmp_path: Path) -> None:
     assert said.exit_code == 0, said.output
     assert "Proved the fastest of 44 strategies: " in said.output
     assert "Runner-up: " in said.output
-    assert "DeepSpeed: no, " in said.output
+    assert "DeepSpeed: not possible" in said.output
+    assert "Software: megatron-core\nFits: " in said.output
+    assert re.search(r"\n\[(validated|interpolated|unvalidated)\] ", said.output)
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"scenario.yaml", "megatron.sh"}
     written = yaml.safe_load((tmp_path / "out" / "scenario.yaml").read_text())
+    assert written["software"] == {"profile": "megatron-core"}
     assert written["cluster"] == SMALL["cluster"]
     refused = CliRunner().invoke(application(["plan"]), ["plan", str(file), "--gpus", "4"])
     assert isinstance(refused.exception, ScenarioError)
@@ -99,7 +109,7 @@ def test_ctrl_c_keeps_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("parsim.study.best_strategy_text.improvement", interrupt)
     said = CliRunner().invoke(application(["plan"]), ["plan", str(file), "--workers", "1", "--out", str(tmp_path / "out")])
     assert said.exit_code == 130
-    assert "Not proved to be the fastest: the search was ended after" in said.output
+    assert "Not proved to be the fastest: the search ended after" in said.output
     assert (tmp_path / "out" / "scenario.yaml").exists()
 
 
@@ -112,7 +122,7 @@ def test_a_sweep_of_many_has_a_row_before_all_are_bounded(monkeypatch: pytest.Mo
         heard.append(doing)
         return results
 
-    study = parsim.sweep({**SMALL, "study": {"strategy": "auto"}}, top=1, watch=watch, improved=lambda *_: heard.append("better"))
+    study = parsim.sweep({**STACKED, "study": {"strategy": "auto"}}, top=1, watch=watch, improved=lambda *_: heard.append("better"))
     assert heard[:2] == ["better", "Proving bounds"]
     best = search(load(SMALL)).best
     assert best is not None
@@ -127,6 +137,49 @@ def test_the_whole_training_has_days_and_a_price() -> None:
     assert "USD at 2 USD per GPU-hour (example price of " in lines[0]
     priced = simulate(load({**SMALL, "training": training, "economics": {"gpu_hour": 3}}))
     assert f"{priced.estimate.document()['cost_to_train']:,.0f} USD; nothing fails" in training_lines(priced)[0]
+
+
+def test_the_command_line_and_the_page_find_the_same() -> None:
+    """The same software, precision and memory to spare: a question without any of them has one answer."""
+    plan = search(scenario_of(Question("gpt2", "dgx-a100-80gb", gpus=2, sequence_length=1024, global_batch=16))[0])
+    state = {"model": "gpt2", "cluster.topology": "dgx-a100-80gb", "cluster.nodes": 1, "cluster.gpus": 2}
+    heard: list[dict] = []
+    best_strategy(
+        {**state, "training.sequence_length": 1024, "training.global_batch": 16, "software.profile": None},
+        lambda line: heard.append(dict(line)),
+    )
+    last = [line for line in heard if line["kind"] == "better"][-1]
+    assert plan.best is not None
+    assert last["step_time_s"] == plan.best.row["step_time_s"]
+    assert heard[-1]["points"] == plan.study.counts()["points"]
+    assert last["state"]["cluster.memory_reserve"] == plan.tree()["cluster"]["memory_reserve"]
+    assert plan.tree()["software"] == {"profile": "megatron-core"}
+
+
+def test_another_software_stack_may_be_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(json.dumps(SMALL))
+    words = ["plan", str(file), "--software", "torchtitan", "--workers", "1", "--out", str(tmp_path / "out")]
+    said = CliRunner().invoke(application(["plan"]), words)
+    assert "Software: torchtitan for all strategies" in said.output
+    assert load(tmp_path / "out" / "scenario.yaml").settings.software.profile == "torchtitan"
+    assert scenario_of(Question("gpt2", "dgx-a100-80gb", software="nemo"))[0].settings.software.profile == "nemo"
+    assert "Software: megatron-core for all strategies" in question_text(load(SMALL), ())
+
+
+def test_no_two_strategies_are_described_alike() -> None:
+    lattice = Lattice(build(starting_point(load(SMALL), {})))
+    texts = [described(settings, {"data_size": settings["parallel.data.size"]}) for settings in lattice]
+    assert len(texts) == 44 == len(set(texts))
+
+
+def test_of_a_number_of_gpus_that_divides_badly_better_ones_are_named() -> None:
+    asked = Question("gpt2", "dgx-a100-80gb", gpus=11, sequence_length=1024, global_batch=64)
+    plan = search(scenario_of(asked)[0])
+    plan.nearby = nearby(asked, plan)
+    assert [gpus for gpus, _ in plan.nearby] == [8, 16]
+    assert "11 GPUs divide badly: the step takes " in answer(plan)
+    assert nearby(Question("gpt2", "dgx-a100-80gb", gpus=12), plan) == ()
 
 
 def test_what_fits_nowhere_is_said() -> None:

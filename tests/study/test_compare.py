@@ -103,9 +103,15 @@ def test_each_run_is_what_run_says(small: str) -> None:
     assert found["zero3"] is found[1]
 
 
+def test_the_former_name_of_workers_is_understood(small: str) -> None:
+    with pytest.warns(DeprecationWarning, match=r"compare\(jobs=...\) is now called compare\(workers=...\)"):
+        found = compare(small, "training.micro_batch=1,2", jobs=1)
+    assert len(found.labels) == 2
+
+
 def test_processes_change_nothing(small: str) -> None:
     arguments = (small, "parallel.data.strategy=ddp,zero1", "training.micro_batch=1,2")
-    one, two = compare(*arguments), compare(*arguments, jobs=2)
+    one, two = compare(*arguments), compare(*arguments, workers=2)
 
     def timeless(comparison: Comparison) -> dict[str, Any]:
         document = comparison.document()

@@ -182,7 +182,7 @@ def test_the_command(capsys):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--inference", "--zero", "2", "--micro-batch", "4"], ["--zero", "--micro-batch", "use --batch", "2 problems"]),
+        (["--inference", "--zero", "2", "--micro-batch", "4"], ["--strategy", "--micro-batch", "use --batch", "2 problems"]),
         (["--batch", "4", "--beams", "2"], ["--batch", "--beams", "add --inference"]),
         (["--inference", "--kv-dtype", "fp4", "--beams", "0"], ["one of fp32, bf16", "at least 1", "2 problems"]),
         (["--inference", "--max", "parameters"], ["one of batch, context-length"]),

@@ -158,8 +158,8 @@ def test_ctrl_c_leaves_a_valid_file_and_says_how_to_go_on(tmp_path: Path) -> Non
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the parent and its workers
     said, error = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
-    assert "Interrupted: this is what was found so far, and nothing is proved." in said
-    assert "not looked at yet" in said
+    assert "Interrupted: results so far; the best is not proved." in said
+    assert "not reached yet" in said
     assert (out / "best.json").exists()
     assert f"The rows so far are in {out / 'results.jsonl'}; run the same command again to continue.\n" in error
     assert "Traceback" not in error

@@ -267,7 +267,7 @@ def time_cost_figure(options: Sequence[Option], unit: str, limits: Limits = NO_L
 
 
 def gpus_time_figure(
-    options: Sequence[Option], limits: Limits = NO_LIMITS, *, width: float = 7.0, bands: str = "80 % of published runs alike"
+    options: Sequence[Option], limits: Limits = NO_LIMITS, *, width: float = 7.0, bands: str = "likely range (80 %)"
 ) -> Figure:
     """GPUs to the right, days upwards, with the band of each where there is one; `bands` is what they are called."""
     return _sizing_figure(_side_by_side(options), "days", "time to train [days]", limits, width, bands)

@@ -7,7 +7,8 @@ from time import monotonic
 from typing import Any
 
 from parsim.errors import ParsimError
-from parsim.study.best_strategy import BestStrategy, Improvement, search
+from parsim.scenario.scenario import Scenario
+from parsim.study.best_strategy import HEADROOM, BestStrategy, Improvement, search
 from parsim.study.planner.answers import impossible
 from parsim.study.planner.state import State, changes_of, scenario_of
 
@@ -19,11 +20,13 @@ _EVERY = 0.3
 def best_strategy(state: State, say: Say) -> None:
     """Search, and say every improvement, how far it is, and at last what is proved.
 
+    The question is that of `parsim plan`: a state that says nothing of a reserve keeps as much memory free.
+
     ``{"kind": "progress", "doing", "done", "of"}``, ``{"kind": "better", "state", ...}``, ``{"kind": "end", "proven", "counts"}`` or
     ``{"kind": "error", ...}``.
     """
     try:
-        base = scenario_of(state)
+        base = asked(state)
 
         def watch(doing: str, results: Iterable[Any], total: int | None) -> Iterator[Any]:
             said = 0.0
@@ -49,3 +52,15 @@ def best_strategy(state: State, say: Say) -> None:
         say({"kind": "end", "proven": found.proven, "points": counts.get("points"), "simulated": counts.get("simulated")})
     except ParsimError as error:
         say({"kind": "error"} | {key: value for key, value in impossible(error).items() if key == "findings"})
+
+
+def asked(state: State) -> Scenario:
+    """The scenario whose strategy is searched: with the memory that `parsim plan` keeps free, unless the state says how much that is.
+
+    Raises:
+        ScenarioError: there is no such scenario.
+    """
+    scenario = scenario_of(state)
+    if "memory_reserve" in scenario.written.get("cluster", {}):
+        return scenario
+    return scenario.with_overrides(f"cluster.memory_reserve={HEADROOM}")

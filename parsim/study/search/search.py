@@ -174,14 +174,14 @@ class Ranked:
     """1: nothing is better in all objectives; 2: only layer 1 is; and so on. With one objective always 1"""
 
 
-def ranked(scores: Sequence[Values]) -> list[Ranked]:
-    """The order of rows by their scores; equal ones stay in the order given.
+def ranked(scores: Sequence[Values], ties: Sequence[Values] = ()) -> list[Ranked]:
+    """The order of rows by their scores, equal ones by their `ties`; what is equal in both stays in the order given.
 
     With several objectives, the Pareto layers in order, each by the first objective.
     """
     if not scores:
         return []
-    order = sorted(range(len(scores)), key=lambda place: (scores[place], place))
+    order = sorted(range(len(scores)), key=lambda place: (scores[place], ties[place] if ties else (), place))
     if len(scores[0]) == 1:
         return [Ranked(place, 1) for place in order]
     layers = _layers(scores, order)

@@ -10,6 +10,9 @@ from parsim.study.size.prices import PriceTag
 from parsim.study.size.question import Question
 from parsim.study.size.strategies import Configuration
 
+UNFINISHED = "not finished (interrupted)"
+"""what is said of a machine that was not searched to its end"""
+
 
 class Asking:
     """What is known while machines are sized."""
@@ -18,12 +21,12 @@ class Asking:
         self._question, self._prices, self._improved = question, prices, improved
         self._began = monotonic()
         self._best: Configuration | None = None
-        self._heard: dict[str, list[Looked]] = {}
+        self._heard: dict[str, dict[int, Looked]] = {}
         self._done: list[Sized] = []
 
     def hear(self, machine: str, looked: Looked) -> None:
         """Of one number of GPUs."""
-        self._heard.setdefault(machine, []).append(looked)
+        self._keep(machine, looked)
         found = looked.found
         if found is None or not possible_of([found], self._question):
             return
@@ -32,13 +35,26 @@ class Asking:
             self._best = found
             self._improved(Improvement(monotonic() - self._began, found))
 
+    def _keep(self, machine: str, looked: Looked) -> None:
+        """Of a number of GPUs that was looked at twice, the faster strategy."""
+        kept = self._heard.setdefault(machine, {})
+        before = kept.get(looked.gpus)
+        known = None if before is None else before.found
+        if known is None or (looked.found is not None and looked.found.seconds <= known.seconds):
+            kept[looked.gpus] = looked
+
+    @property
+    def complete(self) -> bool:
+        """Whether every machine is done."""
+        return len(self._done) == len(self._question.machines)
+
     def take(self, came: Iterable[Sized]) -> bool:
         """Wait for all machines; whether the user ended it before."""
         try:
             for one in came:
                 self._done.append(one)
         except KeyboardInterrupt:
-            return True
+            return not self.complete
         return False
 
     def machines(self) -> tuple[Sized, ...]:
@@ -47,9 +63,8 @@ class Asking:
         return (*self._done, *(self._partly(machine.label, price) for machine, price in rest))
 
     def _partly(self, machine: str, price: PriceTag | None) -> Sized:
-        looked = tuple(sorted(self._heard.get(machine, []), key=lambda one: one.gpus))
+        looked = tuple(sorted(self._heard.get(machine, {}).values(), key=lambda one: one.gpus))
         possible = possible_of([one.found for one in looked if one.found is not None], self._question)
-        reason = "" if possible else "the search was interrupted before it found anything"
-        return Sized(
-            machine, tuple(one.gpus for one in looked), looked, possible, reason, ("interrupted: not everything was looked at",), (), price
-        )
+        reason = "" if possible else UNFINISHED
+        notes = (UNFINISHED,) if possible else ()
+        return Sized(machine, tuple(one.gpus for one in looked), looked, possible, reason, notes, (), price)

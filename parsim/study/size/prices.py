@@ -46,13 +46,18 @@ def price_tag(machine: Machine, example: Price | None) -> PriceTag | None:
 
 
 def basis(tags: Sequence[PriceTag]) -> str:
-    """Kind and dates of the prices in a few words: ``on-demand prices of 2026-01-15 to 2026-03-17``; empty without prices."""
+    """Kind and dates of the prices in a few words; empty without prices.
+
+    >>> basis([PriceTag("a", "on-demand", "3 USD", "2026-01-15"), PriceTag("b", "on-demand", "6 USD", "2026-03-17")])
+    'on-demand prices of different dates: a 2026-01-15, b 2026-03-17'
+    """
     if not tags:
         return ""
     kinds = list(dict.fromkeys(tag.kind for tag in tags))
     named = " and ".join(_WORDS.get(kind, f"{kind} prices") for kind in kinds)
     dates = sorted({tag.date for tag in tags if tag.date})
-    when = f" of {dates[0]}" if len(dates) == 1 else f" of {dates[0]} to {dates[-1]}" if dates else ""
+    each = ", ".join(f"{tag.machine} {tag.date}" for tag in tags if tag.date)
+    when = f" of {dates[0]}" if len(dates) == 1 else f" of different dates: {each}" if dates else ""
     return f"{named}{when}"
 
 
@@ -64,4 +69,4 @@ def unlike(tags: Sequence[PriceTag]) -> str:
     if len(kinds) < 2:
         return ""
     each = "; ".join(f"{', '.join(machines)}: {_WORDS.get(kind, kind)}" for kind, machines in kinds.items())
-    return f"the costs are not alike: {each}. Give --gpu-hour NAME=PRICE for every machine to rank by one kind of price"
+    return f"the prices are of different kinds: {each}. Give --gpu-hour NAME=PRICE for every machine to compare like with like"

@@ -23,10 +23,12 @@ MARK = "size"
 """a file with this key at its top is a question"""
 KEYS = (
     "model", "tokens", "on", "days", "hours", "budget", "minimise", "sequence_length", "global_batch", "micro_batch", "precision",
-    "software", "recompute", "schedule", "sharding",
+    "software", "recompute", "schedule", "strategy",
     "gpus", "max_gpus", "gpu_hour", "buy", "years", "power_price", "pue", "mtbf", "checkpoint_time",
     "restart_time", "goodput", "set", "top", "exhaustive", "variability", "runs",
 )  # fmt: skip
+_FORMER = "sharding"
+"""what the key strategy was called before; it is still read"""
 _DAY, _HOUR = 86400.0, 3600.0
 _MOST_GPUS = 1_000_000
 _MOST_RUNS = 1000
@@ -82,6 +84,10 @@ def read_question(file: str | Path | None, flags: Mapping[str, Any]) -> Question
             findings.append(Finding(f"{shown(written)} is not a mapping", MARK, written, "", *document.locate(MARK)))
     given = {key: value for key, value in flags.items() if value is not None}
     tree |= given
+    if _FORMER in tree and "strategy" not in tree:
+        tree["strategy"] = tree.pop(_FORMER)
+        origins |= {"strategy": origins.pop(_FORMER)} if _FORMER in origins else {}
+        given |= {"strategy": given.pop(_FORMER)} if _FORMER in given else {}
     reader = _Reader(tree, {key: place for key, place in origins.items() if key not in given}, findings)
     question = reader.question(None if file is None else str(Path(file).parent))
     if findings or question is None:
@@ -127,15 +133,13 @@ class _Reader:
         machines = self._machines(folder)
         fixed = any(machine.gpus for machine in machines)
         if deadline is None and budget is None and not fixed and not any(self.tree.get(key) for key in ("days", "hours", "budget", "gpus")):
-            self.problem(
-                "days", "how long may it take, or cost?", None, "give --days or --hours, --budget, or --gpus (in a file: days: 60)"
-            )
+            self.problem("days", "no limit given", None, "add --days, --hours, --budget or --gpus (in a file: days: 60)")
         tokens = self.read("tokens", lambda value: units.parse(value, "count"))
         if tokens is not None and tokens < 1:
-            self.problem("tokens", "nothing is trained on less than one token", self.tree["tokens"])
+            self.problem("tokens", "must be at least one token", self.tree["tokens"])
         words: dict[str, Any] = {
             "minimise": self.read("minimise", entries.one_of(OBJECTIVES)), "recompute": self.read("recompute", entries.some_of(RECOMPUTE)),
-            "schedules": self.read("schedule", entries.some_of(SCHEDULES)), "sharding": self.read("sharding", entries.some_of(SHARDING)),
+            "schedules": self.read("schedule", entries.some_of(SCHEDULES)), "sharding": self.read("strategy", entries.some_of(SHARDING)),
             "precision": self.read("precision", entries.text), "software": self.read("software", self._software),
         }  # fmt: skip
         numbers = self._numbers()
@@ -205,7 +209,7 @@ class _Reader:
         known: dict[str, str] = {}
         for name in names:
             if names.count(name) > 1 and name not in known:
-                self.problem("on", f"{name} is there twice", self.tree["on"])
+                self.problem("on", f"{name} is listed twice", self.tree["on"])
             if (topology := self._topology(name, folder)) is not None:
                 known[name] = topology
         each = {key: self._for_each(key, names) for key in _NAMED}
@@ -219,7 +223,7 @@ class _Reader:
             if varied is None and self.tree.get("variability") is None and self.tree.get("runs") is not None:
                 varied = {"profile": entries.TYPICAL}
             if rent is not None and bought is not None:
-                self.problem("buy", f"{name} is rented and bought", None, "give one of the two prices")
+                self.problem("buy", f"{name} has a rent and a purchase price", None, "give one of the two")
             for settings, words in variants:
                 machines.append(Machine(" ".join((name, *words)), topology, settings, rent, bought, counts or (), varied))
         return tuple(machines)

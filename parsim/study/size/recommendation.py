@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _WORSE = {"cost": "more expensive", "time": "slower", "energy": "higher in energy"}
 _SURE = {
-    "validated": "validated by published runs alike",
+    "validated": "validated against similar published runs",
     "interpolated": "interpolated between published runs",
-    "unvalidated": "not validated by any published run",
+    "unvalidated": "not validated: no similar published run",
 }
 _SHORT = 2 * DAY
 """below this a training is given in hours"""
@@ -42,7 +42,7 @@ def recommendation(answer: AnswerData) -> Recommendation:
     """Of the first of the ranking."""
     if not answer.ranked:
         reasons = "; ".join(f"{sized.machine}: {sized.reason}" for sized in answer.machines if sized.reason)
-        said = "Nothing was found before it was interrupted" if answer.interrupted else "Nothing that was looked at can do it"
+        said = "Interrupted before any configuration was found" if answer.interrupted else f"No configuration {_meets(answer)}"
         return Recommendation(f"{said}{': ' if reasons else ''}{reasons}.")
     best = answer.ranked[0]
     next_words, tied = _runner_up(answer, best)
@@ -56,6 +56,13 @@ def recommendation(answer: AnswerData) -> Recommendation:
     sentence = f"{head} ({'; '.join(aside)}){next_words}."
     partly = "So far: " if answer.interrupted else ""
     return Recommendation(f"{partly}{sentence}", tuple(_lines(answer, best)), best, tied)
+
+
+def _meets(answer: AnswerData) -> str:
+    """What a configuration must do."""
+    question = answer.question
+    limits = [*(["deadline"] if question.deadline is not None else []), *(["budget"] if question.budget is not None else [])]
+    return f"meets the {' and the '.join(limits)}" if limits else "works"
 
 
 def machines_of(one: Configuration) -> str:
@@ -88,13 +95,13 @@ def _runner_up(answer: AnswerData, best: Configuration) -> tuple[str, bool]:
     """What comes next, behind a semicolon, and whether it is a tie."""
     others = answer.ranked[1:2] or answer.everything[1:2]
     if not others:
-        return ("; nothing else was looked at yet" if answer.interrupted else "; nothing else that was looked at can do it"), False
+        return ("; no other configuration was reached yet" if answer.interrupted else f"; no other configuration {_meets(answer)}"), False
     other, minimise = others[0], answer.question.minimise
     what = "the runner-up" if answer.ranked[1:] else "the next best"
     named = f"; {what}, {machines_of(other)} with {takes(answer, other)},"
     ours, theirs = best.objective(minimise), other.objective(minimise)
     if not ours or not theirs:
-        return f"{named} has no price to compare", False
+        return f"{named} has no price", False
     if minimise == "gpus":
         return f"{named} needs {number(theirs - ours)} GPUs more" if theirs > ours else f"{named} needs as many GPUs", False
     more = f"{percent(theirs / ours - 1)} {_WORSE[minimise]}"
@@ -105,7 +112,7 @@ def _runner_up(answer: AnswerData, best: Configuration) -> tuple[str, bool]:
     if tie.verdict == "tie" or (tie.band is not None and best.machine == other.machine):
         overlap = "their bands overlap and " if _overlap(best, other) else ""
         return f"{named} is a tie: {more}, but {overlap}published pairs of runs are off by as much", True
-    return f"{named} is {more}, but published runs do not tell the two apart", True
+    return f"{named} is {more}, but published runs are too few to tell the two apart", True
 
 
 def _overlap(one: Configuration, other: Configuration) -> bool:
@@ -127,17 +134,17 @@ def _lines(answer: AnswerData, best: Configuration) -> Iterator[str]:
         cost = ""
         if best.cost is not None:
             cost = f", {money(best.cost_at(low), question.currency)} to {money(best.cost_at(high), question.currency)}"
-        yield f"80 % of published runs alike: {duration(best.seconds * low)} to {duration(best.seconds * high)}{cost}."
+        yield f"Likely range (80 %): {duration(best.seconds * low)} to {duration(best.seconds * high)}{cost}."
     if question.deadline is not None and best.spread is not None and best.seconds * best.spread[1] > question.deadline:
         slow = duration(best.seconds * best.spread[1])
-        yield f"It may miss the deadline: the slow end of its band is {slow}, and {duration(question.deadline)} are given."
+        yield f"It may miss the deadline of {duration(question.deadline)}: the slow end of the range is {slow}."
     if answer.prices:
         yield f"Prices: {'; '.join(map(str, answer.prices))}."
     if warning := unlike(answer.prices):
-        yield f"Beware: {warning}."
+        yield f"Caution: {warning}."
     if question.disturbed and any(machine.variability is None for machine in question.machines):
         steady = ", ".join(machine.label for machine in question.machines if machine.variability is None)
-        yield f"Nothing varies on {steady}: the ranking compares steps without variability with disturbed ones."
+        yield f"Without variability: {steady}. The ranking compares its undisturbed steps with disturbed ones."
 
 
 def _disturbed(best: Configuration) -> str:

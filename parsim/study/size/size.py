@@ -92,6 +92,9 @@ def size(
     came = sizes(partial(size_machine, question, training, glance=improved is not None), question.machines, workers, asking.hear)
     try:
         interrupted = asking.take(came if watch is None else watch(came, len(question.machines)))
+        came.close()
+    except KeyboardInterrupt:
+        interrupted = not asking.complete
     finally:
         came.close()
     return Answer(question, training, parameter_count(model), asking.machines(), interrupted)
@@ -165,7 +168,7 @@ class _Walk:
     def sized(self) -> Sized:
         """Walk, and put together."""
         if self.budget is not None and not self._has_price():
-            text = f"there is no price in {self.question.currency}, so nothing is known to be within the budget; give --gpu-hour or --buy"
+            text = f"no price in {self.question.currency} is known, so the budget cannot be checked; add --gpu-hour or --buy"
             return Sized(self.machine.label, (), (), (), text)
         grid = self._fixed() if self.machine.gpus else self._free()
         looked = tuple(self.looked[gpus] for gpus in sorted(self.looked))
@@ -321,7 +324,7 @@ class _Walk:
         if not self.looked:
             return self._floor(self.lattice.counts(most), most)
         nearest = [one.reason for one in self.looked.values() if one.reason]
-        return f"{nearest[-1]} (looked at up to {grid[-1]} GPUs)" if nearest else "nothing was found"
+        return f"{nearest[-1]} (searched up to {grid[-1]} GPUs)" if nearest else "nothing was found"
 
     def _floor(self, counts: tuple[int, ...], most: int) -> str:
         """Why not even the peak of the machines is enough."""
@@ -372,7 +375,7 @@ def _nothing(choice: Fastest, limit: float) -> str:
     if tally.considered == 0:
         return "no strategy uses so many GPUs"
     if tally.too_slow and choice.least_bound > limit:
-        return f"no strategy that may fit has a step below {choice.least_bound:.3g} s (a bound); {limit:.3g} s would be needed"
+        return f"no strategy that may fit has a step below {choice.least_bound:.3g} s (a lower bound); {limit:.3g} s is needed"
     if tally.too_slow:
         return f"no strategy that fits has a step of {limit:.3g} s or less"
     if tally.did_not_fit or tally.too_large:

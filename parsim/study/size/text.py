@@ -17,6 +17,7 @@ from parsim.report.verdict import WORDS
 from parsim.report.write import write_together
 from parsim.study.fit_text import yaml_lines
 from parsim.study.size.answer import AnswerData, Improvement, Sensitivity, Sized, document, front, ranking, sensitivity
+from parsim.study.size.asking import UNFINISHED
 from parsim.study.size.prices import basis
 from parsim.study.size.question import Question
 from parsim.study.size.recommendation import duration, machines_of, money, recommendation
@@ -29,7 +30,7 @@ _TELLING = 5e-4
 """a smaller change of what is minimised is no difference"""
 _WIDTH = 100
 """columns of running text"""
-_UNKNOWN = "no published runs on such a GPU with such a strategy say how far off it may be"
+_UNKNOWN = "no published run on such a GPU with such a strategy shows how large the error may be"
 _WORDS = {"cost": "the cost", "gpus": "the number of GPUs", "energy": "the energy", "time": "the time"}
 
 
@@ -106,21 +107,21 @@ def _table(answer: AnswerData, columns: int | None) -> list[str]:
     ]
     lines += _disturbed(rows)
     if any(one.band is not None for one in rows):
-        lines.append("steps, days and cost are estimates: what is simulated, corrected by the published runs that make the 80 % bands")
+        lines.append("steps, days and cost are estimates: simulated, then corrected by published runs, which also give the 80 % ranges")
     if any(place.endswith("*") for place in places):
-        lines.append(f"* nothing looked at is better in both time and {'cost' if any(one.cost is not None for one in rows) else 'GPUs'}")
+        lines.append(f"* no other option is better in both time and {'cost' if any(one.cost is not None for one in rows) else 'GPUs'}")
     if tags := answer.prices:
         lines.append(f"cost: {basis(tags)}")
     lines += [tie.why for tie in answer.ties]
-    ends = "80 % of" if not answer.question.disturbed else "runs:"
+    ends = "80 % range" if not answer.question.disturbed else "range of runs"
     sure = (
         "GPUs",
         "goodput",
         "energy [MWh]",
         "head-room [GiB]",
         f"{_clean(answer)} step [s]",
-        f"{ends} days",
-        f"{ends} cost [{unit}]",
+        f"days, {ends}",
+        f"cost [{unit}], {ends}",
         "confidence",
     )
     rest = [(place, *_how_sure(one, scale)) for place, one in zip(places, rows, strict=True)]
@@ -129,7 +130,7 @@ def _table(answer: AnswerData, columns: int | None) -> list[str]:
     lines += _failures(rows[0])
     late = [place for place, one in zip(places, rows, strict=True) if _may_be_late(one, answer.question)]
     if late:
-        lines.append(f"within its band, {', '.join(late)} may miss the deadline")
+        lines.append(f"at the slow end of the range, {', '.join(late)} may miss the deadline")
     return lines
 
 
@@ -159,8 +160,8 @@ def _disturbed(rows: list[Configuration]) -> list[str]:
         return []
     many = " or ".join(map(str, counts))
     lines = [
-        f"a step is the median of {many} disturbed runs, each another cluster and another step; goodput, days and cost follow from it",
-        "the strategy of each number of GPUs is the fastest undisturbed one; published runs correct nothing here",
+        f"a step is the median of {many} disturbed runs, each on its own random cluster; goodput, days and cost follow from it",
+        "the strategy for each number of GPUs is the fastest without disturbances; published runs do not correct these steps",
     ]
     seen = {one.runs.method for one in rows if one.runs is not None and one.runs.method.startswith("longest")}
     return lines + [f"how the runs were found: {method}" for method in sorted(seen)]
@@ -174,8 +175,8 @@ def _failures(best: Configuration) -> list[str]:
     low, high = best.goodput_band or (best.goodput, best.goodput)
     every, between = format_time(failures.interval, digits=3), format_time(failures.mtbf, digits=3)
     return [
-        f"1 fails every {between} on average; a checkpoint every {every} (Daly) of {format_time(failures.checkpoint)} wastes least",
-        f"1 has a goodput of {100 * low:.1f} % to {100 * high:.1f} % in 80 % of trainings, by the chance of failures",
+        f"Option 1: one failure every {between}; best checkpoint interval {every} (Daly), {format_time(failures.checkpoint)} each",
+        f"Option 1: goodput {100 * low:.1f} % to {100 * high:.1f} % (80 % range, by the chance of failures)",
     ]
 
 
@@ -195,7 +196,7 @@ def _scale(costs: list[float | None]) -> tuple[float, str]:
 def _impossible(answer: AnswerData) -> Iterator[str]:
     for sized in answer.machines:
         if not sized.possible:
-            yield f"{sized.machine} cannot: {sized.reason}."
+            yield f"{sized.machine}: {sized.reason}." if sized.reason == UNFINISHED else f"{sized.machine} cannot: {sized.reason}."
 
 
 def _sensitivity(answer: AnswerData, width: int | None) -> Iterator[str]:
@@ -203,8 +204,8 @@ def _sensitivity(answer: AnswerData, width: int | None) -> Iterator[str]:
     if not effects:
         return
     telling = [one for one in effects if one.moved or one.relative is None or abs(one.relative) >= _TELLING]
-    yield f"If assumptions are off: what wins, and {_WORDS[answer.question.minimise]} of it against now"
-    columns = [Column("change", align="left"), Column("winner", align="left"), Column("against now")]
+    yield f"If an assumption is wrong: the best option then, and the change of {_WORDS[answer.question.minimise]}"
+    columns = [Column("change", align="left"), Column("winner", align="left"), Column("difference")]
     table = Table(columns, [_effect(one) for one in telling])
     yield "\n\n".join(part.text() for part in ([table] if width is None else narrow(table, width)))
     if silent := [one.change for one in effects if one not in telling]:
@@ -213,7 +214,7 @@ def _sensitivity(answer: AnswerData, width: int | None) -> Iterator[str]:
 
 def _effect(one: Sensitivity) -> tuple[str, str, str]:
     if one.winner is None:
-        return one.change, "nothing can do it", NONE
+        return one.change, "no option is left", NONE
     winner = f"{one.winner.machine}, {one.winner.gpus} GPUs" + (" instead" if one.moved else "")
     return one.change, winner, NONE if one.relative is None else f"{100 * one.relative:+.1f} %"
 
@@ -233,7 +234,7 @@ def _assumed(answer: AnswerData) -> Iterator[str]:
 
 
 def _looked(answer: AnswerData) -> Iterator[str]:
-    yield "Looked at"
+    yield "What the search covered"
     for line in looked_at(answer):
         yield f"  {line}"
 
@@ -250,8 +251,8 @@ def _lattice(question: Question) -> str:
     again = "none, and all layers where nothing fits without" if "auto" in question.recompute else " or ".join(question.recompute)
     return (
         "strategies: tensor parallelism by powers of two within a machine, with sequence parallelism; pipelines of equally many layers, at"
-        f" most 16 stages, {' or '.join(question.schedules)}{chunks}; sharding {' or '.join(question.sharding)}; micro-batches of {micro};"
-        f" recomputation: {again}; software {question.software}"
+        f" most 16 stages, {' or '.join(question.schedules)}{chunks}; data parallelism {' or '.join(question.sharding)}; micro-batches of"
+        f" {micro}; recomputation: {again}; software {question.software}"
     )
 
 
@@ -275,7 +276,7 @@ def drawings(answer: AnswerData, *, width: float = 7.0) -> dict[str, Drawing]:
     if any(one.value is not None for one in options):
         found["time-cost"] = time_cost_figure(options, unit, limits, width=width)
     if options:
-        bands = "shortest to longest disturbed run" if answer.question.disturbed else "80 % of published runs alike"
+        bands = "shortest to longest disturbed run" if answer.question.disturbed else "likely range (80 %)"
         found["gpus-time"] = gpus_time_figure(options, limits, width=width, bands=bands)
     return found
 

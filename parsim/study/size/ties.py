@@ -17,7 +17,7 @@ from parsim.study.size.strategies import Configuration
 
 Bands = Callable[[Mapping[str, Any], Mapping[str, Any]], RatioBand | None]
 """the band of the ratio of two step times, from the features of both jobs"""
-_SETTLED = "a few measured steps of each would settle it"
+_SETTLED = "measure a few steps of each to decide"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,11 @@ class Tie:
         apart = f"{percent(self.ratio - 1)} apart"
         if self.band is None:
             lack = f"there is no published pair that differs in {listed(self.differing)}"
-            return f"published runs do not tell {self.best} from {self.other}, {apart}: {lack}; {_SETTLED}"
+            return f"published runs cannot separate {self.best} and {self.other} ({apart}): {lack}; {_SETTLED}"
         if self.verdict == "tie":
             return f"{self.best} and {self.other} are a tie, {apart}: {self.band.words()}; {_SETTLED}"
         network = "both have the same GPU, and published pairs do not say what another network does"
-        return f"published runs do not tell {self.best} from {self.other}, {apart}: {network}; {self.band.words()}; {_SETTLED}"
+        return f"published runs cannot separate {self.best} and {self.other} ({apart}): {network}; {self.band.words()}; {_SETTLED}"
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""

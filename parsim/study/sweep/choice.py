@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 from parsim.errors import ParsimError
 from parsim.study.search.search import Best, Front, Search, Values, dominates
 from parsim.study.sweep.prover import SLACK, UNTIMED, Least, Prover, Question, least_of
-from parsim.study.sweep.rows import Objective, Row
+from parsim.study.sweep.rows import Objective, Row, tie_breakers, ties_of
 from parsim.study.sweep.space import Place, evaluate_all, lost
 from parsim.study.variants import Answered, Job, Queue, Work
 from parsim.study.workers import at_work, stamp
@@ -107,6 +107,7 @@ class Bounded:
             self._questions = (*prover.questions, "row")  # else better bounds of the step decide nothing
         self._groups = {group.places[0].number: group for group in groups.values()}
         self._number = {place.number: number for number, group in self._groups.items() for place in group.places}
+        self._ranked_by = (*self._objectives, *tie_breakers(self._objectives))
         self._answer = Best(top) if len(self._objectives) == 1 else Front()
         self._search = Search(self._answer)
         self._least: dict[int, Least] = {}
@@ -142,7 +143,7 @@ class Bounded:
 
     def _bound_of(self, place: Place) -> Values:
         least = self._least.get(place.number)
-        return tuple(-inf if least is None else least_of(one, least) for one in self._objectives)
+        return tuple(-inf if least is None else least_of(one, least) for one in self._ranked_by)
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
@@ -236,7 +237,8 @@ class Bounded:
                 self._refute(place, f"takes {time!r} s", f"take at least {least.step_time!r} s")
             if memory is not None and memory < least.memory:
                 self._refute(place, f"needs {memory!r} B", f"need at least {least.memory!r} B")
-        group.values[place.number] = self._values(place, row)
+        values = self._values(place, row)
+        group.values[place.number] = None if values is None else (*values, *ties_of(self._objectives, row))
 
     @staticmethod
     def _refute(place: Place, found: str, proved: str) -> None:
@@ -274,7 +276,8 @@ class Bounded:
         kept = self._answer.kept()
         best = "the best has" if len(kept) == 1 else f"the best {len(kept)} have"
         limit = self._objectives[0].metric.shown(self._objectives[0].figure(self._kept[kept[-1]][0]))
-        return f"{proved}: {said}, {best} {limit}"
+        shorter = " and a shorter step" if len(least) > 1 and least[0] == self._kept[kept[-1]][0] else ""
+        return f"{proved}: {said}, {best} {limit}{shorter}"
 
     @staticmethod
     def _said(one: Objective, value: float) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from functools import cache
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from parsim.study import journal
 from parsim.study.search.search import Values
 from parsim.study.sweep.metrics import ALIASES, METRICS, NOTHING, Metric, figures, metric
 from parsim.study.variants import STATUSES, Outcome
+
+_STEP = "step_time_s"
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,22 @@ def scores(objectives: Sequence[Objective], row: Mapping[str, Any]) -> Values | 
     """What is to be small; None where a figure is missing."""
     scored = [one.score(row) for one in objectives]
     return None if None in scored else tuple(float(score) for score in scored if score is not None)
+
+
+def ties_of(objectives: Sequence[Objective], row: Mapping[str, Any]) -> Values:
+    """What decides between a row and those that are equal in the single objective; a row without such a figure comes last."""
+    scored = [one.score(row) for one in tie_breakers(objectives)]
+    return tuple(inf if score is None else score for score in scored)
+
+
+def tie_breakers(objectives: Sequence[Objective]) -> tuple[Objective, ...]:
+    """What decides between rows that are equal in a single objective: the shorter step. Equals of several objectives stay equal."""
+    return () if len(objectives) != 1 or objectives[0].metric.name == _STEP else _shorter()
+
+
+@cache
+def _shorter() -> tuple[Objective, ...]:
+    return (objective(_STEP),)
 
 
 def objective(name: Any, origin: Origin = ("", None, None), *, most: bool = False) -> Objective:

@@ -18,7 +18,7 @@ from parsim.scenario.trust import code_file, code_named
 from parsim.study.axes import short_keys
 from parsim.study.search.search import Values, ranked
 from parsim.study.sweep.constraint import Constraint
-from parsim.study.sweep.rows import Objective, Row, scores
+from parsim.study.sweep.rows import Objective, Row, scores, ties_of
 from parsim.study.sweep.space import Place, Space, without_seed
 from parsim.version import CONTRACT_VERSION, __version__
 
@@ -130,13 +130,16 @@ class StudyData:
             if (row := self.row(place)) is not None:
                 groups.setdefault(without_seed(place), []).append((place, row))
         kept: list[tuple[Place, tuple[Row, ...], Values]] = []
+        steps: list[Values] = []
         for group in groups.values():
             values = [one for _, row in group if (one := scores(self.objectives, row)) is not None]
             if len(values) < len(group) or any(self.broken(place, row) for place, row in group):
                 continue
             means = tuple(math.fsum(column) / len(column) for column in zip(*values, strict=True))
             kept.append((group[0][0], tuple(row for _, row in group), means))
-        return [RankedRow(*kept[one.place], one.layer) for one in ranked([means for _, _, means in kept])]
+            ties = [ties_of(self.objectives, row) for _, row in group]
+            steps.append(tuple(math.fsum(column) / len(column) for column in zip(*ties, strict=True)))
+        return [RankedRow(*kept[one.place], one.layer) for one in ranked([means for _, _, means in kept], steps)]
 
     @property
     def best(self) -> RankedRow | None:

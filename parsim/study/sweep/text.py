@@ -24,7 +24,7 @@ from parsim.study.sweep.study import RankedRow, StudyData
 _ALWAYS = ("step_time_s", "estimated_step_time_s", "mfu", "peak_bytes")
 _LONGEST = 24
 """letters of a value"""
-INTERRUPTED = "Interrupted: this is what was found so far, and nothing is proved."
+INTERRUPTED = "Interrupted: results so far; the best is not proved."
 Cells = tuple[str, list[str]]
 """a heading, and a cell per row"""
 
@@ -61,13 +61,13 @@ def _counted(study: StudyData) -> str:
     counts = study.counts()
     words = {
         "excluded": "excluded by constraints before a simulation", "equal": "equal to another",
-        "passed": "passed over by proof", "judged": "by their simulated step", "simulated": "simulated",
+        "passed": "excluded by proof", "judged": "excluded by their simulated step", "simulated": "simulated",
         "refused": "refused", "deadlock": "in deadlock", "failed": "failed",
     }  # fmt: skip
     said = [f"{counts[name]:,} {word}" for name, word in words.items() if counts[name]]
     points = counts["points"]
-    said += [f"{study.left:,} not looked at yet"] if study.interrupted else []
-    before = f" ({study.before:,} rows were there before)" if study.before else ""
+    said += [f"{study.left:,} not reached yet"] if study.interrupted else []
+    before = f" ({study.before:,} rows from an earlier run)" if study.before else ""
     return f"{points:,} point{'s' * (points != 1)}: {', '.join(said) or 'nothing'}{before}; {counts['kept']:,} keep all constraints."
 
 
@@ -97,11 +97,12 @@ def _columns(study: StudyData, shown: Sequence[RankedRow]) -> list[Cells]:
     metrics = list(dict.fromkeys([*(one.metric.name for one in study.objectives), *_ALWAYS, "gpus"]))
     for name in metrics:
         values = [entry.mean(name) for entry in shown]
-        if not any(values):
+        asked = any(one.metric.name == name for one in study.objectives)
+        if all(value is None for value in values) or not (asked or any(values)):
             continue  # no MFU without FLOP, no memory of profiled stages
         if name == "estimated_step_time_s" and values == [entry.mean("step_time_s") for entry in shown]:
             continue  # no published runs are like any of them
-        if name == "gpus" and len(set(values)) < 2 and all(one.metric.name != "gpus" for one in study.objectives):
+        if name == "gpus" and len(set(values)) < 2 and not asked:
             continue
         columns.append(_figures(study, NAMED[name], values))
     if any(entry.rows[0]["status"] != "fits" for entry in shown):

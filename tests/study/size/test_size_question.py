@@ -76,16 +76,16 @@ def test_every_mistake_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"days": None}, "how long may it take, or cost?"),
+        ({"days": None}, "no limit given"),
         ({"hours": 3.0}, "days and hours are both given"),
         ({"gpu_hour": {"hgx-h200": "2"}}, "hgx-h200 is not among the machines"),
-        ({"gpu_hour": "2", "buy": "30000"}, "rented and bought"),
+        ({"gpu_hour": "2", "buy": "30000"}, "has a rent and a purchase price"),
         ({"budget": "5M USD", "gpu_hour": "2 EUR"}, "prices in USD and EUR are not converted"),
         ({"buy": "3 USD/rack"}, "per gpu or per node"),
         ({"minimise": "fun"}, "not one of cost, gpus, energy, time"),
         ({"gpus": "0"}, "whole number from 1"),
         ({"model": "llama-9"}, "llama-9"),
-        ({"on": "hgx-h100,hgx-h100"}, "there twice"),
+        ({"on": "hgx-h100,hgx-h100"}, "listed twice"),
         ({"micro_batch": "1.5"}, "whole number"),
     ],
 )

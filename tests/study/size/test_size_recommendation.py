@@ -13,11 +13,13 @@ import pytest
 from parsim.cli import execute
 from parsim.hardware.fabric.topology import Price
 from parsim.report.quantities import gib, number
-from parsim.study.size.answer import AnswerData, Improvement, Sized
+from parsim.study.size.answer import AnswerData, Improvement, Looked, Sized
+from parsim.study.size.asking import Asking
 from parsim.study.size.page import page
 from parsim.study.size.prices import PriceTag, basis, price_tag, unlike
 from parsim.study.size.question import Machine, Money, Purchase
 from parsim.study.size.recommendation import recommendation
+from parsim.study.size.search import Tally
 from parsim.study.size.size import size
 from parsim.study.size.text import text
 
@@ -56,9 +58,9 @@ def test_a_worse_runner_up_is_called_worse_and_bought_machines_are_bought() -> N
     bought = replace(first, price=PriceTag(first.machine, "bought", "300000 USD per machine"))
     said = recommendation(replace_machines(answer, bought, dear))
     assert said.sentence.startswith("Buy 1 x ")
-    assert any("the costs are not alike" in line for line in said.lines)
+    assert any("the prices are of different kinds" in line for line in said.lines)
     assert recommendation(replace_machines(answer, replace(first, possible=(), reason="too small"))).sentence == (
-        f"Nothing that was looked at can do it: {first.machine}: too small."
+        f"No configuration works: {first.machine}: too small."
     )
 
 
@@ -79,7 +81,7 @@ def test_prices_of_one_kind_are_alike_and_others_are_not() -> None:
     assert [tag.kind for tag in known] == ["on-demand", "reserved", "example", "yours", "bought"]
     assert price_tag(h100, None) is None
     assert basis(known[:1]) == "on-demand prices of 2026-01-15"
-    assert basis(known[:2]) == "on-demand prices and reserved prices of 2026-01-15 to 2026-04-15"
+    assert basis(known[:2]) == "on-demand prices and reserved prices of different dates: h 2026-01-15, l 2026-04-15"
     assert basis([]) == unlike([]) == unlike(known[:1]) == ""
     assert "h: on-demand; l: reserved" in unlike(known[:2])
 
@@ -123,3 +125,19 @@ def test_what_was_found_is_kept_when_it_is_interrupted(monkeypatch: pytest.Monke
     said = capsys.readouterr().out
     assert "best so far: 1 x dgx-a100-80gb" in said
     assert "So far: Rent" in said
+    assert "hgx-h100: not finished (interrupted)." in said
+    assert "cannot:" not in said
+
+
+def test_a_number_of_gpus_that_is_looked_at_twice_is_one_row() -> None:
+    """The first glance, then the whole look: of both the faster strategy is kept, and the row is there once."""
+    answer = answered()
+    sized = answer.machines[0]
+    (found,) = sized.possible
+    asking = Asking(answer.question, [sized.price, None], lambda _: None)
+    for one in (found.changed(slower=1.5), found, found.changed(slower=2.0)):
+        asking.hear(sized.machine, Looked(8, one, Tally()))
+    asking.hear(sized.machine, Looked(8, None, Tally()))
+    first, second = asking.machines()
+    assert (first.possible, first.notes) == ((found,), ("not finished (interrupted)",))
+    assert (second.possible, second.reason) == ((), "not finished (interrupted)")

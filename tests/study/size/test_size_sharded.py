@@ -22,7 +22,7 @@ META: dict[str, Any] = {
     "cluster": {"topology": "dgx-a100-80gb", "nodes": 256, "fabric": {"leaf_ports": 32}},
     "software": {"profile": "megatron-core"},
 }
-"""the best of `parsim size --sharding zero1,fsdp`; equal leaves give the same step in a tenth of the time"""
+"""the best of `parsim size --strategy zero1,fsdp`; equal leaves give the same step in a tenth of the time"""
 NETWORK = "cluster.set.links.ib-hdr.efficiency"
 
 
@@ -87,7 +87,7 @@ def test_text_says_why_there_is_no_band() -> None:
     answer = size(read_question(None, question), workers=1)
     (sized,) = answer.machines
     assert "no published run" not in text(answer)
-    for basis, said in (("why", "–: why"), (None, "–: no published runs on such a GPU with such a strategy")):
+    for basis, said in (("why", "–: why"), (None, "–: no published run on such a GPU with such a strategy")):
         bare = replace(sized, possible=tuple(replace(one, band=None, basis=basis) for one in sized.possible))
         assert said in text(replace(answer, machines=(bare,)))
 

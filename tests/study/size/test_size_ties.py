@@ -78,7 +78,7 @@ def test_a_tie_by_hand() -> None:
     assert (tie.band.factor, tie.band.pairs, tie.band.sources) == (pytest.approx(1.04), 10, 5)
     assert tie.why == (
         "a and b are a tie, 3.9 % apart: of 10 published pairs that differ in the GPU, 80 % have a ratio within 4 % of the predicted one;"
-        " a few measured steps of each would settle it"
+        " measure a few steps of each to decide"
     )
 
 
@@ -98,7 +98,7 @@ def test_the_same_gpu_with_another_network_is_never_a_tie() -> None:
     assert same.band is not None
     assert same.band.factor == 1.0
     assert same.why.startswith(
-        "published runs do not tell a from b, 0 % apart: both have the same GPU, and published pairs do not say what"
+        "published runs cannot separate a and b (0 % apart): both have the same GPU, and published pairs do not say what"
     )
 
 
@@ -108,8 +108,8 @@ def test_what_no_pair_differs_in_is_unknown() -> None:
     (tie,) = ties([configuration("a", 1.0), other], "time", of_runs)
     assert (tie.verdict, tie.differing, tie.band) == ("unknown", ("gpu", "gpus"), None)
     assert tie.why == (
-        "published runs do not tell a from b, 200 % apart: there is no published pair that differs in the GPU and the number of GPUs;"
-        " a few measured steps of each would settle it"
+        "published runs cannot separate a and b (200 % apart): there is no published pair that differs in the GPU and the number of GPUs;"
+        " measure a few steps of each to decide"
     )
     found = tie.document()
     assert (found["factor"], found["pairs"], found["sources"]) == (None, 0, 0)
