@@ -10,15 +10,16 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
 
-from parsim.background_saves import with_saves
 from parsim.errors import Finding, InputError
-from parsim.faulted import faulted
+from parsim.execution.background_saves import with_saves
+from parsim.execution.faulted import faulted
+from parsim.execution.prepared import Prepared, prepare
+from parsim.execution.training_faults import broken_training
 from parsim.kernel import Kernel
 from parsim.parallel.groups import PIPELINE
 from parsim.parallel.plan import Plan
 from parsim.parallel.schedules import BIDIRECTIONAL, CUSTOM, ENDLESS, OVERLAPPING, SPLIT, grows, schedule
 from parsim.parallel.schedules.repetition import repetitions, shorter
-from parsim.prepared import Prepared, prepare
 from parsim.report.assemble import assemble, model_of
 from parsim.report.economics import Economics, economics
 from parsim.report.estimate import Confidence
@@ -40,7 +41,6 @@ from parsim.scenario.scenario import Scenario, place_texts
 from parsim.simulation.engine import collector_paused
 from parsim.simulation.periods import period_of
 from parsim.theory.pipeline import bubble_fraction
-from parsim.training_faults import broken_training
 
 
 def simulate(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from parsim.disturbed import DisturbedStep
 from parsim.errors import Finding
+from parsim.execution.disturbed import DisturbedStep
+from parsim.execution.prepared import Prepared
 from parsim.monte_carlo.gather import Answer, Disturbed, gather
 from parsim.monte_carlo.question import Sampler, answers
 from parsim.monte_carlo.stopping import Until
-from parsim.prepared import Prepared
 from parsim.report.variability import RunStatistics
 from parsim.variability import STATIC
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from parsim.disturbed import DisturbedStep
 from parsim.errors import Finding, ScenarioError
-from parsim.prepared import prepare
+from parsim.execution.disturbed import DisturbedStep
+from parsim.execution.prepared import prepare
 from parsim.report.table import Column, Content, Table
 from parsim.scenario.build import build
 from parsim.scenario.load import load

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import parsim
-from parsim.disturbed import DisturbedStep
-from parsim.prepared import prepare
+from parsim.execution.disturbed import DisturbedStep
+from parsim.execution.prepared import prepare
 from parsim.program.program import COMPUTE
 from parsim.report.variability_text import LEFT_OUT, left_out
 from parsim.scenario.build import build

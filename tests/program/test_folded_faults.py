@@ -7,9 +7,9 @@ from broken_runs import run_with_faults
 from test_folding import H100, HASHED, NARROW_RAILS, OVERSUBSCRIBED, STREAM, differences, scenario
 
 from parsim import theory
-from parsim.faulted import FaultedStep
+from parsim.execution.faulted import FaultedStep
+from parsim.execution.prepared import prepare
 from parsim.hardware.interconnect import Interconnect
-from parsim.prepared import prepare
 from parsim.program.program import Collective, Lane, Program
 from parsim.run import simulate
 from parsim.scenario import load

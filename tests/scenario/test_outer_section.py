@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from parsim.disturbed import DisturbedStep
 from parsim.errors import InputError
+from parsim.execution.disturbed import DisturbedStep
+from parsim.execution.prepared import prepare
 from parsim.parallel.groups import DATA, OUTER, WORLD, Groups, Mesh
-from parsim.prepared import prepare
 from parsim.run import simulate
 from parsim.scenario.build import build
 from parsim.scenario.load import load

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from parsim.disturbed import DisturbedStep
 from parsim.errors import InputError
-from parsim.prepared import prepare
+from parsim.execution.disturbed import DisturbedStep
+from parsim.execution.prepared import prepare
 from parsim.run import simulate
 from parsim.scenario import load
 from parsim.scenario.build import build

@@ -12,9 +12,9 @@ from reference_engine import Reference
 
 from parsim import simulate
 from parsim.errors import ParsimError
+from parsim.execution.prepared import interference_of
 from parsim.hardware.interconnect import Interconnect
 from parsim.parallel.schedules import V_SHAPED
-from parsim.prepared import interference_of
 from parsim.program.folding import FoldedInterconnect
 from parsim.program.lowering import Lowering
 from parsim.run import execute, step_of

@@ -20,9 +20,9 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from parsim.disturbed import DisturbedStep
 from parsim.errors import InputError
-from parsim.prepared import prepare
+from parsim.execution.disturbed import DisturbedStep
+from parsim.execution.prepared import prepare
 from parsim.scenario.build import build
 from parsim.scenario.load import load
 from parsim.validation.predicted_runs import EFFECTS, inputs

@@ -11,13 +11,13 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from parsim.disturbed import DisturbedStep
 from parsim.errors import ParsimError
+from parsim.execution.disturbed import DisturbedStep
+from parsim.execution.prepared import prepare
 from parsim.monte_carlo.gather import Answer
 from parsim.monte_carlo.question import Question, Sampled, Sampler, answers
 from parsim.monte_carlo.repeated import repeated
 from parsim.monte_carlo.stopping import Until
-from parsim.prepared import prepare
 from parsim.report.report import Report
 from parsim.run import reported
 from parsim.scenario.build import build

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from parsim.disturbed import DisturbedStep
-from parsim.prepared import prepare
+from parsim.execution.disturbed import DisturbedStep
+from parsim.execution.prepared import prepare
 from parsim.report.order_statistics import quantile
 from parsim.scenario.build import build
 from parsim.scenario.load import load
@@ -21,7 +21,7 @@ is the median"""
 def disturbed(one: Configuration, variability: Mapping[str, Any], runs: int, *, trust_code: bool = False) -> Configuration:
     """The same configuration with the median of `runs` disturbed steps as its step, every run another cluster and another step.
 
-    With ``slow`` ranks and nothing drawn there is one run. Large steps are longest paths instead of events (`parsim.disturbed`).
+    With ``slow`` ranks and nothing drawn there is one run. Large steps are longest paths instead of events (`parsim.execution.disturbed`).
 
     Raises:
         InputError: the variability is wrong, or not supported with this strategy.

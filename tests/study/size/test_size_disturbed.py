@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from parsim.disturbed import DisturbedStep
 from parsim.errors import ScenarioError
-from parsim.prepared import prepare
+from parsim.execution.disturbed import DisturbedStep
+from parsim.execution.prepared import prepare
 from parsim.scenario.build import build
 from parsim.scenario.load import load
 from parsim.study.size.answer import AnswerData

@@ -7,9 +7,9 @@ from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
 
+from parsim.execution.prepared import Prepared
 from parsim.hardware.fabric.storage import Storage, storage_link, writing, written_links
 from parsim.hardware.flows import Flow
-from parsim.prepared import Prepared
 from parsim.simulation.engine import Run, collector_paused
 from parsim.simulation.interrupted import InterruptedTraining
 from parsim.simulation.processes import Bounded

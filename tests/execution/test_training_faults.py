@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from parsim import theory
-from parsim.background_saves import with_saves
 from parsim.errors import InputError
-from parsim.faulted import FaultedStep
+from parsim.execution.background_saves import with_saves
+from parsim.execution.faulted import FaultedStep
+from parsim.execution.prepared import prepare
 from parsim.faults import LinkFault
 from parsim.hardware.fabric.storage import Storage, writing
-from parsim.prepared import prepare
 from parsim.run import simulate
 from parsim.scenario import load
 from parsim.scenario.build import build

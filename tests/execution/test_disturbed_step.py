@@ -7,10 +7,10 @@ from math import fsum, sqrt
 import numpy as np
 import pytest
 
-from parsim.disturbed import EVENTS, DisturbedStep
 from parsim.errors import InputError
+from parsim.execution.disturbed import EVENTS, DisturbedStep
+from parsim.execution.prepared import prepare
 from parsim.parallel.groups import TENSOR
-from parsim.prepared import prepare
 from parsim.program.program import COMPUTE
 from parsim.run import execute, simulate
 from parsim.scenario import files

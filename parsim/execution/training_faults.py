@@ -13,10 +13,10 @@ from math import inf
 from typing import TypeVar
 
 from parsim.errors import Finding, PlanError
-from parsim.faulted import FaultedStep
+from parsim.execution.faulted import FaultedStep
+from parsim.execution.prepared import Prepared
 from parsim.faults import Fault, LinkFault, RankFault, SlowWindow
 from parsim.parallel.groups import DATA
-from parsim.prepared import Prepared
 from parsim.report.training_faults import TrainingFault
 from parsim.scenario.faults import Broken
 from parsim.simulation.failure_times import Strike

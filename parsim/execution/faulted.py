@@ -8,8 +8,8 @@ from functools import cached_property
 from math import inf
 
 from parsim.errors import Finding, PlanError
+from parsim.execution.prepared import Prepared
 from parsim.faults import Fault, LinkFault
-from parsim.prepared import Prepared
 from parsim.report.faults import FaultEffect, FaultRow, Faults
 from parsim.report.measured import Measured
 from parsim.report.simulated import Run

@@ -17,8 +17,8 @@ from functools import cached_property
 import numpy as np
 
 from parsim.errors import Finding, PlanError
+from parsim.execution.prepared import Prepared
 from parsim.parallel.groups import CONTEXT, TENSOR
-from parsim.prepared import Prepared
 from parsim.simulation.draws import Floats
 from parsim.simulation.engine import collector_paused
 from parsim.simulation.factors import Factors

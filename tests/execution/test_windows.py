@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from parsim.faulted import FaultedStep
-from parsim.prepared import prepare
+from parsim.execution.faulted import FaultedStep
+from parsim.execution.prepared import prepare
 from parsim.run import execute
 from parsim.scenario.build import build
 from parsim.scenario.load import load
