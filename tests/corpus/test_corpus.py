@@ -120,6 +120,8 @@ def test_settings_of_every_section_are_changed() -> None:
     assert {change.path for _, _, change, _ in CHANGED} >= {
         "model.layers", "model.hidden", "training.micro_batch", "training.precision", "training.sequence_length",
         "parallel.tensor.size", "parallel.pipeline.size", "parallel.context.size", "parallel.expert.size",
+        "training.global_batch", "training.gradient_accumulation", "training.finetune.method", "parallel.data.strategy",
+        "cluster.nodes", "cluster.gpus",
     }  # fmt: skip
 
 
