@@ -12,6 +12,8 @@ from parsim.units import is_digits
 FROZEN = FrozenParts("freeze_vision_tower", "freeze_multi_modal_projector", "freeze_language_model")
 SEQUENCE_MODES = {"zigzag-ring": "ring", "llama3": "all-gather", "ulysses": "ulysses"}
 """of Qihoo360/360-LLaMA-Factory, src/llamafactory/hparams/model_args.py"""
+MEGATRON_TYPES = {"amp-bf16": "bf16-fp32grad", "pure-bf16": "bf16-fp32grad", "amp-fp16": "fp16"}
+"""a Trainer's types -> those of the Megatron engine, whose weights are half"""
 AXES = ("parallel.tensor.size", "parallel.pipeline.size", "parallel.context.size")
 """which its Megatron engine calls as Megatron-LM does"""
 
@@ -92,7 +94,8 @@ def _megatron(draft: ImportDraft, source: Source) -> None:
         parts = {"selective": ["attention"]} if granularity.value == "selective" else "full"
         draft.write("training.recompute", parts, granularity)
     write_experts(draft, spread, width, dispatcher)
-    draft.write("training.precision", "bf16-fp32grad", *draft.lines["training.precision"].keys)
+    types = draft.lines["training.precision"]
+    draft.write("training.precision", MEGATRON_TYPES.get(str(types.value), types.value), *types.keys)
     draft.write("software.profile", "megatron-core")
 
 

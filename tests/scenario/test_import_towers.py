@@ -117,6 +117,13 @@ def test_ranks_that_share_a_sample(text: str, method: str | None) -> None:
     assert tree["parallel"].get("context") == (None if method is None else {"size": 4, "method": method})
 
 
+@pytest.mark.parametrize(("types", "precision"), [("bf16: true", "bf16-fp32grad"), ("fp16: true", "fp16"), ("bf16: false", "fp32")])
+def test_types_of_the_megatron_engine(types: str, precision: str) -> None:
+    text = FACTORY.replace("bf16: true", types) + "finetuning_type: full\ntensor_model_parallel_size: 2\n"
+    tree = import_config(f"model_name_or_path: Qwen/Qwen3-4B\n{text}", "job.yaml", Given(on="8x h100-sxm")).tree
+    assert tree["training"]["precision"] == precision
+
+
 def test_another_way_to_split_a_sample_is_refused() -> None:
     with pytest.raises(ScenarioError, match=r"sequence_parallel_mode .* not supported yet: sequences that are split by usp"):
         factory("Qwen/Qwen3-4B", "finetuning_type: full\nsequence_parallel_size: 4\nsequence_parallel_mode: usp\n")

@@ -659,6 +659,9 @@ megatron_lm_config:
 """
 
 
+FIRST_FSDP = "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 1\n"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -676,6 +679,10 @@ megatron_lm_config:
         (
             "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n  fsdp_reshard_after_forward: false\n",
             {"parallel.data.reshard_after_forward": False},
+        ),
+        (
+            f"{FIRST_FSDP}  fsdp_sharding_strategy: SHARD_GRAD_OP\n  fsdp_reshard_after_forward: true\n",
+            {"parallel.data.strategy": "fsdp", "parallel.data.reshard_after_forward": False},
         ),
         ("distributed_type: FSDP\ndynamo_config:\n  dynamo_backend: INDUCTOR\n", {"software.fusion": "compiled"}),
         (
