@@ -8,10 +8,12 @@ script (batch, optimizer) stands in comments.
 from __future__ import annotations
 
 import json
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from parsim.interop import deepspeed, deepspeed_zero
+from parsim.interop.accelerate_megatron import write_megatron, write_megatron_precision
 from parsim.interop.export_draft import (
     ExportDraft,
     Exported,
@@ -32,7 +34,6 @@ from parsim.interop.import_sections import (
     neighbour,
     write_accumulation,
     write_cluster,
-    write_experts,
     write_micro_batch,
     write_model,
     write_sequence_length,
@@ -65,7 +66,7 @@ def read_accelerate(draft: ImportDraft, document: files.Document) -> None:
         draft.harmless(steps, "the DeepSpeed file says it")
     else:
         write_micro_batch(draft, None)
-        write_accumulation(draft, steps)
+        write_accumulation(draft, steps, 1, "1 if neither the file nor the script says it")
     half = precision_of(source)
     write_strategy(draft, source, sizes, beside, half)
     if draft.value("training.optimizer.name") is None:
@@ -122,13 +123,15 @@ def write_strategy(
         _read_deepspeed(draft, source, sizes, beside, half)
         draft.write("software.profile", "deepspeed", kind)
     else:
-        if whole:
+        if word == "MEGATRON_LM":
+            write_megatron_precision(draft, half)
+        elif whole:
             _read_precision(draft, source, half)
         if word == "FSDP":
             write_fsdp(draft, source, None)
             draft.write("software.profile", "pytorch-2", kind)
         elif word == "MEGATRON_LM":
-            _read_megatron(draft, source, kind)
+            write_megatron(draft, source, kind)
         else:
             draft.write("parallel.data.strategy", "none" if word == "NO" else "ddp", kind)
             draft.write("software.profile", "pytorch-2")
@@ -145,7 +148,9 @@ def write_strategy(
             if key.name.startswith(section) and not draft.settled(key) and key.value is not None:
                 draft.harmless(key, f"it counts with distributed_type {ours} only")
     cpu = source.get("use_cpu", "cpu")
-    draft.only_if(cpu, (False,), "parsim knows GPUs", "on GPUs")
+    if draft.flag(cpu):
+        draft.refuse(cpu, "training on the CPU", "parsim knows GPUs: use_cpu: false")
+    draft.harmless(cpu, "on GPUs")
 
 
 def write_reduction(draft: ImportDraft) -> None:
@@ -207,34 +212,29 @@ def _read_deepspeed(draft: ImportDraft, source: Source, sizes: Sizes | None, bes
         source.asked |= {f"deepspeed_config.{name}": None for name in own.asked}
 
 
-def _read_megatron(draft: ImportDraft, source: Source, kind: Key | None) -> None:
-    get = source.get
-    prefix = "megatron_lm_config.megatron_lm_"
-    for name, path in (
-        ("tp_degree", "parallel.tensor.size"),
-        ("pp_degree", "parallel.pipeline.size"),
-        ("context_parallel_size", "parallel.context.size"),
-    ):
-        if (value := draft.whole(get(f"{prefix}{name}"), 1)) is not None:
-            draft.write(path, value, get(f"{prefix}{name}"))
-    sequence = get(f"{prefix}sequence_parallelism")
-    if sequence is not None and draft.value("parallel.tensor.size") not in (None, 1):
-        draft.write("parallel.tensor.sequence_parallel", draft.flag(sequence), sequence)
-    else:
-        draft.harmless(sequence, "there is one tensor rank")
-    sharded = get(f"{prefix}use_distributed_optimizer")
-    draft.write("parallel.data.strategy", "zero1" if draft.flag(sharded) else "ddp", sharded)
-    draft.write("software.profile", "megatron-core", kind)
-    again = get(f"{prefix}recompute_activations")
-    if again is not None and draft.flag(again):
-        draft.write("training.recompute", {"selective": ["attention"]}, again)
-    else:
-        draft.harmless(again, "switched off")
-    write_experts(draft, get(f"{prefix}expert_model_parallel_size"), get(f"{prefix}expert_tensor_parallel_size"), None)
+def _check_mesh(draft: ImportDraft, source: Source) -> None:
+    """accelerate stops where the sizes of the mesh are not as many as its processes (`ParallelismConfig._validate_accelerator`)."""
+    paths = (
+        "parallel.tensor.size",
+        "parallel.context.size",
+        "parallel.context.size.ulysses",
+        "parallel.data.size.copies",
+        "parallel.data.size.shards",
+    )
+    keys = [key for path in paths if (key := source.of(path)) is not None and key.name.startswith("parallelism_config.")]
+    processes = draft.whole(source.of("cluster.gpus"), 1)
+    sizes = [draft.whole(key, 1) or 1 for key in keys]
+    ulysses = source.of("parallel.context.size.ulysses")
+    if processes is None or prod(sizes) in (1, processes) or (ulysses is not None and str(ulysses.value) != "1"):
+        return
+    product = " x ".join(map(str, sizes))
+    text = f"{product} = {prod(sizes)} ranks of the mesh, and num_processes is {processes}: accelerate stops here"
+    draft.errors.append(keys[-1].finding(text, "make the sizes multiply to num_processes"))
 
 
 def _read_mesh(draft: ImportDraft, source: Source) -> None:
     """``parallelism_config``: sizes of a device mesh beside FSDP."""
+    _check_mesh(draft, source)
     for path, method in (("parallel.tensor.size", ""), ("parallel.context.size", ""), ("parallel.context.size.ulysses", "ulysses")):
         key, ours = source.of(path), path.removesuffix(".ulysses")
         size = draft.whole(key, 1)
@@ -256,6 +256,8 @@ def _read_mesh(draft: ImportDraft, source: Source) -> None:
         note = f"{size} x {context} context ranks" if context > 1 else ""
         draft.write("parallel.data.shard_size", size * context, shards, note=note)
         return
+    if (size or 1) > 1 and shards is not None and value not in ("fsdp", "hsdp", "zero1", "zero2", "zero3"):
+        draft.refuse(shards, "shards without FSDP", "write distributed_type: FSDP, or leave the size out")
     if number > 1 and (size or 1) == 1:
         draft.write("parallel.data.strategy", "ddp", *draft.lines["parallel.data.strategy"].keys, copies)
     for key in (copies, shards):

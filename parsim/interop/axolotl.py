@@ -115,9 +115,13 @@ def _cluster(draft: ImportDraft, source: Source) -> None:
     """axolotl's file says no world size, unless the sizes of the mesh do."""
     names = ("dp_shard_size", "dp_replicate_size", "tensor_parallel_size", "context_parallel_size")
     keys = {name: key for name in names if (key := source.get(name)) is not None}
-    shards = keys.get("dp_shard_size")
+    copies, sharded = (
+        keys.get("dp_replicate_size"),
+        source.get("fsdp", "fsdp_config") or any(n.name.startswith("fsdp_config.") for n in source.keys),
+    )
+    decides = keys.get("dp_shard_size") or (copies if not sharded and copies is not None and copies.value not in (0, 1) else None)
     sizes = [draft.whole(key, 1) or 1 for key in keys.values()]
-    write_cluster(draft, total=Count(prod(sizes), shards) if shards is not None else None)
+    write_cluster(draft, total=Count(prod(sizes), decides) if decides is not None else None)
 
 
 def _length(draft: ImportDraft, source: Source) -> int | None:
@@ -220,7 +224,9 @@ def _strategy(draft: ImportDraft, source: Source, beside: Source | None, sizes: 
             draft.harmless(other, "DeepSpeed counts")
         return
     if "parallel.data.strategy" in draft.lines:  # DeepSpeed's file is not there
-        draft.write("training.precision", kind, key, note=note)
+        usual = HALF.get(kind, "bf16" if kind == "pure-bf16" else kind)
+        how = f"{usual}, unless the DeepSpeed file says otherwise (bf16.enabled, data_types): weights in it, with an fp32 master"
+        draft.fill("training.precision", how, key)
         return
     if sharded:
         write_fsdp(draft, source, switch)
@@ -228,6 +234,10 @@ def _strategy(draft: ImportDraft, source: Source, beside: Source | None, sizes: 
         for other in [switch, *below, *source.all("fsdp_version")]:
             draft.harmless(other, "nothing is sharded")
         draft.write("parallel.data.strategy", "ddp", note="neither fsdp nor deepspeed")
+        shards = source.of("parallel.data.size.shards")
+        if (draft.whole(shards, 1) or 1) > 1 and shards is not None:
+            text = f"dp_shard_size {shards.value} without fsdp_config: axolotl stops here, as nothing says how it shards"
+            draft.errors.append(shards.finding(text, "add fsdp_config, or leave dp_shard_size out"))
     draft.write("software.profile", "pytorch-2")
     adapters = source.of("training.finetune.method") is not None
     if kind == "amp-bf16" and not adapters and draft.value("parallel.data.fsdp_version") != 1:
@@ -242,6 +252,10 @@ def _strategy(draft: ImportDraft, source: Source, beside: Source | None, sizes: 
 
 def _mesh(draft: ImportDraft, source: Source) -> None:
     """Tensor, context and hybrid data parallelism."""
+    spread = source.get("expert_parallel_size")
+    if (draft.whole(spread, 1) or 1) > 1:
+        draft.refuse(spread, "experts spread over ranks by axolotl's plugin", "leave it out, or give the job another tool's file")
+    draft.harmless(spread, "every rank holds all experts")
     draft.take(source, "parallel.tensor.size")
     method, packed = source.of("parallel.context.method"), source.get("sample_packing")
     if (draft.take(source, "parallel.context.size") or 1) > 1:
@@ -254,10 +268,15 @@ def _mesh(draft: ImportDraft, source: Source) -> None:
     copies, shards = source.of("parallel.data.size.copies"), source.of("parallel.data.size.shards")
     number, size = draft.whole(copies, 1) or 1, draft.whole(shards, 1) or 1
     strategy = draft.value("parallel.data.strategy")
-    if number > 1 and size > 1 and strategy in ("fsdp", "hsdp"):
+    several = size > 1 and (number > 1 or (copies is None and (draft.given.nodes or 1) > 1))
+    if strategy in ("fsdp", "hsdp") and several:
         context = draft.value("parallel.context.size") or 1
+        note = "" if number > 1 else "axolotl makes copies of the ranks that are left over"
         draft.write("parallel.data.strategy", "hsdp", *draft.lines["parallel.data.strategy"].keys, copies)
-        draft.write("parallel.data.shard_size", size * int(context), shards)
+        draft.write("parallel.data.shard_size", size * int(context), shards, note=note)
+    elif strategy in ("fsdp", "hsdp") and number > 1:
+        draft.write("parallel.data.strategy", "hsdp", *draft.lines["parallel.data.strategy"].keys, copies)
+        draft.fill("parallel.data.shard_size", f"data-parallel ranks (with context ranks) / {number} copies", copies)
     for key in (copies, shards):
         if key is not None and not draft.settled(key):
             draft.harmless(key, "the other sizes leave as many ranks")

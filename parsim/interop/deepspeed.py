@@ -91,6 +91,9 @@ def write_batch(draft: ImportDraft, source: Source) -> None:
         draft.harmless(micro, follows)
         write_accumulation(draft, steps)
         return
+    if micro is None and steps is None and draft.given.micro_batch is None and "train_batch_size" in said:
+        write_accumulation(draft, None, 1, "DeepSpeed's default; the micro-batch is train_batch_size / data-parallel ranks")
+        return
     write_micro_batch(draft, micro)
     known = "train_batch_size" in said and draft.value("training.micro_batch") is not None
     if steps is not None and steps.value == AUTO and known:

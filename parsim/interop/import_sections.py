@@ -127,6 +127,8 @@ class Sizes:
     vocabulary: int
     layer_parameters: int
     """of its largest layer"""
+    towers: bool = False
+    """it has a tower of images"""
 
 
 def write_model(draft: ImportDraft, key: Key | None) -> Sizes | None:
@@ -163,7 +165,7 @@ def sizes(name: str | Mapping[str, Any], relative_to: str | None) -> Sizes | Non
         return None
     layers = [block for block in model.blocks if block.kind not in OUTER]
     largest = max(sum(parameter.count for parameter in block.parameters()) for block in layers)
-    return Sizes(config.hidden, config.layers, config.vocabulary, largest)
+    return Sizes(config.hidden, config.layers, config.vocabulary, largest, config.vision is not None)
 
 
 def write_experts(draft: ImportDraft, ranks: Key | None, width: Key | None, dispatcher: Key | None) -> None:

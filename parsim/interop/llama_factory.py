@@ -6,8 +6,14 @@ from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import Sizes, write_experts
 from parsim.interop.keys import Key, Source, key_table
 from parsim.interop.peft import EIGHT_BITS, names_or_all, write_saved
+from parsim.interop.towers import FrozenParts, write_frozen_parts
 from parsim.units import is_digits
 
+FROZEN = FrozenParts("freeze_vision_tower", "freeze_multi_modal_projector", "freeze_language_model")
+SEQUENCE_MODES = {"zigzag-ring": "ring", "llama3": "all-gather", "ulysses": "ulysses"}
+"""of Qihoo360/360-LLaMA-Factory, src/llamafactory/hparams/model_args.py"""
+MEGATRON_TYPES = {"amp-bf16": "bf16-fp32grad", "pure-bf16": "bf16-fp32grad", "amp-fp16": "fp16"}
+"""a Trainer's types -> those of the Megatron engine, whose weights are half"""
 AXES = ("parallel.tensor.size", "parallel.pipeline.size", "parallel.context.size")
 """which its Megatron engine calls as Megatron-LM does"""
 
@@ -34,7 +40,31 @@ def write_factory(draft: ImportDraft, source: Source, sizes: Sizes | None) -> No
             )
         if key is not None and not draft.settled(key):
             draft.harmless(key, f"it does not count with finetuning_type {method}")
+    write_frozen_parts(draft, source, sizes, FROZEN)
     _megatron(draft, source)
+    _sequence_ranks(draft, source)
+
+
+def _sequence_ranks(draft: ImportDraft, source: Source) -> None:
+    """``sequence_parallel_size``: ranks that share a sample, by a zigzag ring unless told otherwise."""
+    ranks, mode = source.get("sequence_parallel_size"), source.get("sequence_parallel_mode")
+    size = draft.whole(ranks, 1)
+    if size is None or size == 1:
+        draft.harmless(ranks, "every rank has whole samples")
+        draft.harmless(mode, "every rank has whole samples")
+        return
+    if "parallel.context.size" in draft.lines and ranks is not None:
+        draft.errors.append(ranks.finding("context_parallel_size says it, too, for another engine", "leave one of them out"))
+        return
+    draft.write("parallel.context.size", size, ranks)
+    word = "zigzag-ring" if mode is None else mode.text
+    if word in SEQUENCE_MODES:
+        note = "" if mode else "sequence_parallel_mode is zigzag-ring if not given"
+        draft.write("parallel.context.method", SEQUENCE_MODES[word], mode, note=note)
+    else:
+        draft.refuse(mode, f"sequences that are split by {word}", f"parsim has {', '.join(SEQUENCE_MODES)}")
+    for name in ("sequence_parallel_ulysses_degree", "sequence_parallel_ring_degree"):
+        draft.harmless(source.get(name), "it counts with sequence_parallel_mode usp only")
 
 
 def _megatron(draft: ImportDraft, source: Source) -> None:
@@ -64,7 +94,8 @@ def _megatron(draft: ImportDraft, source: Source) -> None:
         parts = {"selective": ["attention"]} if granularity.value == "selective" else "full"
         draft.write("training.recompute", parts, granularity)
     write_experts(draft, spread, width, dispatcher)
-    draft.write("training.precision", "bf16-fp32grad", *draft.lines["training.precision"].keys)
+    types = draft.lines["training.precision"]
+    draft.write("training.precision", MEGATRON_TYPES.get(str(types.value), types.value), *types.keys)
     draft.write("software.profile", "megatron-core")
 
 

@@ -11,6 +11,7 @@ from parsim.interop.command import Invocation
 from parsim.interop.deepspeed_zero import AUTO
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Key, Source, key_table, of_document
+from parsim.interop.towers import FrozenParts
 from parsim.interop.trainer import read_trainer
 from parsim.scenario import files
 from parsim.scenario.support import EXAMPLES
@@ -32,6 +33,7 @@ ZERO = {"zero0": 0, "zero1": 1, "zero2": 2, "zero3": 3, "zero2_offload": 2, "zer
 """DeepSpeed files that it brings -> their stage"""
 TOOL = "ms-swift"
 """whose defaults are no keys of a file"""
+FROZEN = FrozenParts("freeze_vit", "freeze_aligner", "freeze_llm")
 RANK = 8
 LARGE_ENOUGH = 16
 """samples of a step that accumulation is chosen for"""
@@ -61,7 +63,8 @@ def read_swift(draft: ImportDraft, call: Invocation) -> None:
         keys.append(Key("stage", "rlhf (dpo if not given)", "dpo", TOOL))
     named = next((key for key in source.keys if key.name == "model_name" and "model_name_or_path" in source), None)
     draft.harmless(named, "a name in the data set")
-    read_trainer(draft, None, replace(call, options=tuple(keys)), factory=False, table="swift", brought=_brought)
+    job = replace(call, options=tuple(keys))
+    read_trainer(draft, None, job, factory=False, table="swift", brought=_brought, frozen=FROZEN)
     if call.positional and "cluster.gpus" not in draft.lines:
         draft.write("cluster.gpus", 1, note="one process without NPROC_PER_NODE")
     _defaults(draft, source)
@@ -153,7 +156,7 @@ def _defaults(draft: ImportDraft, source: Source) -> None:
     if again is None or draft.flag(again):
         draft.write("training.recompute", "full", again, note="" if again else "gradient_checkpointing is true if not given")
     draft.harmless(again, "switched off")
-    if draft.value("training.finetune.method") is not None and source.get("lora_r") is None:
+    if draft.value("training.finetune.method") in ("lora", "qlora") and source.get("lora_r") is None:
         draft.write("training.finetune.rank", RANK, note=f"{RANK} if not given")
     ranks = source.get("sequence_parallel_size")
     if (size := draft.whole(ranks, 1)) is not None and size > 1:

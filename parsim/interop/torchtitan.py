@@ -28,6 +28,18 @@ FLAVOURS = {
     "gpt_oss": {"20b": "gpt-oss-20b", "120b": "gpt-oss-120b"},
 }
 """model.name -> model.flavor -> the catalogue's model of the same sizes (torchtitan/models/*/__init__.py)"""
+DEBUG: dict[str, dict[str, Any]] = {
+    "llama3": {"family": "llama", "layers": 6, "hidden": 256, "heads": 16, "mlp": 768, "vocabulary": 2048, "maximum_sequence": 131072},
+    "qwen3": {
+        "family": "qwen3", "layers": 8, "hidden": 256, "heads": 16, "kv_heads": 8, "head_dim": 128, "mlp": 3072, "vocabulary": 2048,
+        "tied_embeddings": True,
+    },
+    "deepseek_v3": {
+        "base": "deepseek-v2-lite", "layers": 6, "hidden": 256, "mlp": 1024, "vocabulary": 2048,
+        "experts": {"count": 8, "top_k": 3, "mlp": 256, "shared": 512},
+    },
+}  # fmt: skip
+"""model.name -> the sizes of its flavour debugmodel (torchtitan v0.2, torchtitan/models/*/__init__.py)"""
 VARIANTS = ("_flex_attn", "_varlen_attn", "_flex", "_varlen", "_irope")
 """ends of flavours that have another attention mask"""
 OTHER_MODELS = ("flux", "vlm", "llama3_ft", "qwen3_vl", "siglip")
@@ -79,8 +91,10 @@ def _model(draft: ImportDraft, source: Source) -> Sizes | None:
         draft.errors.append(name.finding(f"not supported yet: {family} is no decoder of text alone", "give a model with --model"))
     size = "" if flavour is None else str(flavour.value)
     plain = next((size.removesuffix(end) for end in VARIANTS if size.endswith(end)), size)
-    known = {key.lower(): ours for key, ours in FLAVOURS.get(family, {}).items()}
-    ours = known.get(plain.lower())
+    known: dict[str, Any] = {key.lower(): ours for key, ours in FLAVOURS.get(family, {}).items()}
+    if family in DEBUG:
+        known["debugmodel"] = _debug_model(draft, source, DEBUG[family])
+    ours = known.get(plain.lower() or "debugmodel")
     if draft.given.model is not None or ours is None:
         if draft.given.model is None:
             what = f"flavour {size or 'debugmodel'} of {family} is not in the catalogue"
@@ -90,12 +104,25 @@ def _model(draft: ImportDraft, source: Source) -> Sizes | None:
         draft.harmless(name, f"replaced by --model {draft.given.model}")
         draft.harmless(flavour, f"replaced by --model {draft.given.model}")
         return found
-    draft.write("model", ours, name, flavour, note=f"{family} {size}")
+    said = f"--vocabulary {draft.given.vocabulary}; " if isinstance(ours, dict) and draft.given.vocabulary is not None else ""
+    draft.write("model", ours, name, flavour, note=f"{said}{family} {size or 'debugmodel, if not given'}")
     if plain != size and not size.endswith("_irope"):
         draft.remark(f"flavour {size} masks attention between documents; parsim takes it over whole samples", "model")
     if family == "llama4" and not size.endswith("_irope"):
         draft.remark("the catalogue's Llama 4 attends in chunks (iRoPE); this flavour does not", "model")
     return sizes(ours, None)
+
+
+def _debug_model(draft: ImportDraft, source: Source, sizes: dict[str, Any]) -> dict[str, Any]:
+    """The flavour's sizes; until 2025 its words were those of the tokenizer, which only the user can say."""
+    old = source.get("model.tokenizer_path")
+    if draft.given.vocabulary is not None:
+        return {**sizes, "vocabulary": draft.given.vocabulary}
+    if old is not None:
+        draft.remark(
+            "debugmodel has 2048 words from torchtitan 0.2 on; before, as many as its tokenizer (--vocabulary)", "model.vocabulary"
+        )
+    return sizes
 
 
 def _degrees(draft: ImportDraft, source: Source) -> dict[str, int]:

@@ -28,6 +28,7 @@ from parsim.interop.llama_factory import write_factory
 from parsim.interop.objective import write_objective
 from parsim.interop.peft import write_peft
 from parsim.interop.processes import write_launched
+from parsim.interop.towers import FrozenParts, write_frozen_parts
 from parsim.interop.training_arguments import half_type, write_autocast, write_length, write_liger, write_optimizer, write_switches
 from parsim.scenario import files
 from parsim.scenario.support import EXAMPLES
@@ -55,10 +56,12 @@ def read_trainer(
     beside: Mapping[str, files.Document] | None = None,
     table: str = "huggingface",
     brought: Brought = lambda _: None,
+    frozen: FrozenParts | None = None,
 ) -> None:
     """Write the scenario of training arguments: a file's or a command's. `beside` are configurations that go with them, by tool.
 
-    `table` is the tool's table of keys; `brought` gives the DeepSpeed files that the tool brings, by name.
+    `table` is the tool's table of keys; `brought` gives the DeepSpeed files that the tool brings, by name; `frozen` are its keys for
+    parts of models of images.
     """
     job = _job(draft, document, call, beside or {}, key_table(table), brought)
     sizes = write_model(draft, job.source.of("model"))
@@ -76,6 +79,8 @@ def read_trainer(
         write_factory(draft, job.source, sizes)
     else:
         write_peft(draft, job.source)
+    if frozen is not None:
+        write_frozen_parts(draft, job.source, sizes, frozen)
     write_liger(draft, job.source, sizes, length)
     if call is not None:
         read_environment(draft, call.environment)

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 
 from parsim.columns import printable
 from parsim.errors import Finding, ScenarioError
+from parsim.scenario.model_names import ANY_MODEL, misspelt_model
 from parsim.scenario.yaml_tree import Origin, load, nearest, plain, unreadable
 
 KINDS = ("devices", "models", "software", "topologies", "scenarios", "comparisons", "studies", "variability", "failures")
@@ -121,8 +122,8 @@ def find(kind: str, name: str, relative_to: str | Path | None = None) -> Path:
         beside = f" beside {relative_to} or in {Path.cwd()}" if relative_to is not None else f" in {Path.cwd()}"
         if Path(name).is_dir():
             raise ScenarioError(Finding(f"{name!r} is a directory, expected a file", value=name, suggestion="name a file in it"))
-        raise ScenarioError(Finding(f"no such file {name!r}{beside}", value=name, suggestion=_did_you_mean(name, [*shipped, *known])))
-    suggestion = _did_you_mean(name, [*shipped, *known]) or _offer(names(kind))
+        raise ScenarioError(Finding(f"no such file {name!r}{beside}", value=name, suggestion=_nearest(kind, name, [*shipped, *known])))
+    suggestion = _nearest(kind, name, [*shipped, *known]) or (ANY_MODEL if kind == "models" else _offer(names(kind)))
     if kind == "devices" and name.casefold().startswith(("tpu", "google tpu")):
         message = f"{name!r}: TPUs are not supported yet: no times of their kernels are published, and XLA's collectives are not NCCL's"
         raise ScenarioError(Finding(message, value=name, suggestion="use a GPU (parsim list devices)"))
@@ -356,6 +357,10 @@ def _scan_aliases(folder: Path, stamp: tuple[tuple[str, int], ...]) -> dict[str,
         for alias in [listed] if isinstance(listed, str) else listed:
             found.setdefault(str(alias), Path(file_name).stem)
     return found
+
+
+def _nearest(kind: str, name: str, known: list[str]) -> str:
+    return misspelt_model(name, known) if kind == "models" else _did_you_mean(name, known)
 
 
 def _did_you_mean(name: str, known: list[str]) -> str:

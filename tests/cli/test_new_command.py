@@ -77,7 +77,7 @@ def test_everything_wrong_is_said_at_once(capsys: pytest.CaptureFixture[str]) ->
     said = capsys.readouterr().err
     assert "mine.yaml  exists and is not overwritten; choose another name: parsim new NAME" in said
     assert "there is no strategy 'zero9'; did you mean 'zero3'?" in said
-    assert "unknown model 'llama-3-7b'; did you mean" in said
+    assert "unknown model 'llama-3-7b'; `parsim list models` has the catalogue" in said
     assert "unknown topology 'hgx-h10'; did you mean 'hgx-h100'" in said
     assert "4 problems." in said
     assert execute(["new", "other", "--from", "nothing", "--on", "hgx-h100"]) == 2

@@ -21,8 +21,19 @@ WATCHED = (
     "parallel.pipeline.size",
     "parallel.context.size",
     "parallel.expert.size",
+    "training.global_batch",
+    "training.gradient_accumulation",
+    "training.finetune.method",
+    "parallel.data.strategy",
+    "cluster.nodes",
+    "cluster.gpus",
 )
 """keys of a scenario of which every setting that makes them is changed"""
+FOLLOWS = (
+    "training.precision", "training.finetune.method", "training.gradient_accumulation", "parallel.data.strategy", "cluster.nodes",
+    "cluster.gpus",
+)  # fmt: skip
+"""keys that are no number of the file's, or follow from several of them: another scenario is enough"""
 SIZES = {
     "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "seq_length", "seq_len", "sequence_len", "cutoff_len",
     "max_length", "micro_batch_size", "per_device_train_batch_size", "train_micro_batch_size_per_gpu", "global_batch_size",
@@ -31,7 +42,10 @@ SIZES = {
     "pipeline_parallel_degree", "context_parallel_degree", "local_batch_size", "lora_r", "lora_rank",
 }  # fmt: skip
 """what tools call sizes that no step is without; said to have no effect, they would be lost"""
-_OTHER_WORD = {"bf16": "fp16", "fp16": "bf16", "bfloat16": "float16", "float16": "bfloat16"}
+_OTHER_WORD = {
+    "bf16": "fp16", "fp16": "bf16", "bfloat16": "float16", "float16": "bfloat16", "lora": "full", "qlora": "full", "freeze": "full",
+    "FULL_SHARD": "SHARD_GRAD_OP", "HYBRID_SHARD": "FULL_SHARD", "FSDP": "MULTI_GPU", "MULTI_GPU": "MULTI_CPU", "NO": "MULTI_CPU",
+}  # fmt: skip
 _VALUE = r"""(?P<before>["']?\s*[=:\s]\s*["']?)(?P<value>[^\s"',})\\]+)"""
 _MISSING = "(left to fill in)"
 
@@ -63,11 +77,12 @@ def _changed(text: str, fate: Fate) -> tuple[str, str] | None:
     assert fate.key.line is not None
     if fate.key.line > len(lines):
         return None
-    line, written, value = lines[fate.key.line - 1], fate.key.written, fate.key.value
+    line, written = lines[fate.key.line - 1], fate.key.written
+    value = fate.key.value if fate.key.original is None else fate.key.original
     if value is True and written.startswith("--"):
         other = _OTHER_WORD.get(written.removeprefix("--"))
-        found = re.search(rf"{re.escape(written)}(?![\w-])", line) if other else None
-        span, becomes = (found.span(), f"--{other}") if found else (None, "")
+        found = re.search(rf"{re.escape(written)}(?![\w-])", line)
+        span, becomes = (found.span() if found else None), f"--{other}" if other else ""  # else it is left out
     else:
         becomes = _other(value) or ""
         name = re.escape(written if written.startswith("--") else written.rpartition(".")[2])
@@ -107,7 +122,9 @@ def outcome(change: Change, file: str, before: Mapping[str, Any]) -> str:
     except InputError:
         return "refused"
     was, now = looked_up(before, change.path), looked_up(after.tree, change.path)
-    if change.path != "training.precision" and now != _MISSING and change.becomes.isdigit() and int(change.becomes) != now:
+    if change.path in FOLLOWS and before != after.tree:
+        return "changed"
+    if change.path not in FOLLOWS and now != _MISSING and change.becomes.isdigit() and int(change.becomes) != now:
         return "refused" if was != now and _says_why(after, change.path) else f"ignored: {change.path} is {now}, not {change.becomes}"
     return "changed" if was != now or _says_why(after, change.path) else f"ignored: {change.path} is still {now}"
 

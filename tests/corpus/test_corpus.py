@@ -71,6 +71,23 @@ def test_no_repository_and_no_family_fills_the_list() -> None:
         assert max(Counter(row["repository"] for row in rows if row["kind"] == kind).values()) <= (40 if kind == HF_CONFIG else 20)
 
 
+def test_the_page_about_imports_counts_what_is_expected() -> None:
+    """Its table: files in the corpus, looked at, read, refused."""
+    names = {
+        HF_CONFIG: "model configs", "megatron": "Megatron-LM", "megatron-deepspeed": "Megatron-DeepSpeed", "deepspeed": "DeepSpeed",
+        "accelerate": "accelerate", "hf-trainer": "Hugging Face Trainer", "trl": "TRL", "llama-factory": "LLaMA-Factory",
+        "swift": "ms-swift", "axolotl": "axolotl", "gpt-neox": "GPT-NeoX", "torchtitan": "torchtitan", "nemo": "NeMo", "verl": "verl",
+    }  # fmt: skip
+    page = (Path(__file__).parent.parent.parent / "docs" / "import.md").read_text(encoding="utf-8")
+    listed_kinds = Counter(row["kind"] for row in listed())
+    verdicts = [row for row in expected().values() if row["file"].startswith("files/")]
+    for kind, name in names.items():
+        mine = [row["verdict"] for row in verdicts if row["kind"] == kind]
+        lost = sum(verdict in ("refused", "unbuildable") for verdict in mine)
+        cells = " | ".join(map(str, (listed_kinds[kind], len(mine), len(mine) - lost, lost)))
+        assert re.search(rf"^\| {name}[^|]*\| {re.escape(cells)} \|", page, re.MULTILINE), (kind, cells)
+
+
 # -- the samples
 
 
@@ -120,6 +137,8 @@ def test_settings_of_every_section_are_changed() -> None:
     assert {change.path for _, _, change, _ in CHANGED} >= {
         "model.layers", "model.hidden", "training.micro_batch", "training.precision", "training.sequence_length",
         "parallel.tensor.size", "parallel.pipeline.size", "parallel.context.size", "parallel.expert.size",
+        "training.global_batch", "training.gradient_accumulation", "training.finetune.method", "parallel.data.strategy",
+        "cluster.nodes", "cluster.gpus",
     }  # fmt: skip
 
 

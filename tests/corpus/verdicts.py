@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from math import ceil
@@ -20,7 +21,7 @@ from parsim.scenario.build import build
 HF_CONFIG = "hf-config"
 TOOL_WORDS = {
     "megatron": ("megatron-lm",),
-    "megatron-deepspeed": ("megatron",),
+    "megatron-deepspeed": ("megatron-deepspeed",),
     "gpt-neox": ("neox",),
     "deepspeed": ("deepspeed",),
     "accelerate": ("accelerate",),
@@ -56,6 +57,8 @@ ANSWERS = {
     "parallel.expert.size": 1,
 }
 """what the harness writes where the importer asks; other lines that are left to the reader go, which leaves them to their defaults"""
+_USES_DEEPSPEED = re.compile(r"^[^#\n]*--deepspeed(?![\w-])", re.MULTILINE)
+"""an option that is no comment's: a script without it is Megatron-LM's own, although it speaks of DeepSpeed"""
 GPUS_PER_NODE = 8
 _REASON = 110
 
@@ -122,6 +125,8 @@ def _job(text: str, kind: str, file: str, name: str) -> Verdict:
     fitting = any(word in read_as.lower() for word in TOOL_WORDS[kind])
     if kind == "deepspeed":
         fitting = read_as == "DeepSpeed"
+    if kind == "megatron-deepspeed" and not _USES_DEEPSPEED.search(text):
+        fitting = fitting or read_as == "Megatron-LM"
     unread = sum(fate.kind in ("not modelled", "unknown") for fate in imported.fates)
     questions = imported.questions
     tree = answered(imported)

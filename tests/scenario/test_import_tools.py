@@ -21,6 +21,9 @@ from parsim.interop.formats import import_config
 from parsim.interop.import_draft import Given
 from parsim.interop.titan_pipeline import split
 from parsim.interop.toml_document import read_toml
+from parsim.model.model import parameter_count
+from parsim.scenario import load
+from parsim.scenario.build import build
 
 
 def changed(sample: str, key: str, value: str) -> str:
@@ -316,3 +319,17 @@ def test_names_of_classes_are_never_imported_and_unknown_ones_leave_the_model_op
 def test_broken_toml_is_a_finding_with_its_place(text: str) -> None:
     with pytest.raises(ScenarioError, match=r"x\.toml.*(not valid TOML|digits)"):
         read_toml(text, "x.toml")
+
+
+@pytest.mark.parametrize(("family", "parameters"), [("llama3", 6_163_712), ("qwen3", 0), ("deepseek_v3", 0)])
+def test_torchtitans_models_for_debugging(family: str, parameters: int) -> None:
+    text = f'[model]\nname = "{family}"\nflavor = "debugmodel"\n[training]\nlocal_batch_size = 8\nseq_len = 2048\n'
+    text += "[parallelism]\ndata_parallel_shard_degree = -1\n"
+    imported = import_config(text, "job.toml", Given(on="8x h100-sxm"))
+    assert imported.to_fill == ()
+    count = parameter_count(build(load(imported.tree)).model)
+    if parameters:  # 2 x 2048 x 256 + 6 x (4 x 256^2 + 3 x 256 x 768 + 2 x 256) + 256
+        assert count == parameters
+    smaller = import_config(text, "job.toml", Given(on="8x h100-sxm", vocabulary=2000))
+    assert parameter_count(build(load(smaller.tree)).model) == count - 48 * 256 * (1 if family == "qwen3" else 2)
+    assert "has no use" not in smaller.yaml

@@ -580,7 +580,7 @@ def zero(stage: int, **keys: Any) -> dict[str, Any]:
         ({"train_batch_size": 64, "gradient_accumulation_steps": 2}, {"training.global_batch": 64, "training.gradient_accumulation": 2}),
         ({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2}, {"training.global_batch": 64, "training.micro_batch": 2}),
         ({"train_micro_batch_size_per_gpu": 2}, {"training.micro_batch": 2, "training.gradient_accumulation": 1}),
-        ({"train_batch_size": 64}, {"training.global_batch": 64, "training.micro_batch": "FILL-IN"}),
+        ({"train_batch_size": 64}, {"training.global_batch": 64, "training.gradient_accumulation": 1}),
         (
             {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto"},
             {"training.micro_batch": "FILL-IN", "training.gradient_accumulation": "FILL-IN"},
@@ -659,6 +659,9 @@ megatron_lm_config:
 """
 
 
+FIRST_FSDP = "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 1\n"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -677,6 +680,10 @@ megatron_lm_config:
             "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n  fsdp_reshard_after_forward: false\n",
             {"parallel.data.reshard_after_forward": False},
         ),
+        (
+            f"{FIRST_FSDP}  fsdp_sharding_strategy: SHARD_GRAD_OP\n  fsdp_reshard_after_forward: true\n",
+            {"parallel.data.strategy": "fsdp", "parallel.data.reshard_after_forward": False},
+        ),
         ("distributed_type: FSDP\ndynamo_config:\n  dynamo_backend: INDUCTOR\n", {"software.fusion": "compiled"}),
         (
             MEGATRON_FILE,
@@ -687,10 +694,41 @@ megatron_lm_config:
                 "training.gradient_accumulation": 4,
             },
         ),
+        (f"{MEGATRON_FILE}mixed_precision: bf16\n", {"training.precision": "bf16-fp32grad", "software.profile": "megatron-core"}),
+        (f"{MEGATRON_FILE}mixed_precision: fp16\n", {"training.precision": "fp16"}),
+        (f"{MEGATRON_FILE}  megatron_lm_recompute_granularity: full\n", {"training.recompute": "full"}),
+        (f"{MEGATRON_FILE}  megatron_lm_recompute_activations: true\n", {"training.recompute": {"selective": ["attention"]}}),
+        ("distributed_type: MULTI_GPU\nnum_processes: 4\n", {"training.gradient_accumulation": 1}),
     ],
 )
 def test_a_file_of_accelerate(text: str, expected: dict[str, Any]) -> None:
     assert expected.items() <= values(from_text(text)).items()
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("distributed_type: MULTI_GPU\nnum_processes: 4\nuse_cpu: true\n", "use_cpu  not supported yet: training on the CPU"),
+        ("distributed_type: MULTI_CPU\nnum_processes: 4\n", "MULTI_CPU is no job on GPUs"),
+        (f"{MEGATRON_FILE}mixed_precision: fp8\n", "mixed_precision fp8 with Megatron-LM"),
+        (f"{MEGATRON_FILE}  megatron_lm_optimizer_cpu_offload: true\n", "megatron_lm_optimizer_cpu_offload  not supported yet"),
+        (
+            "distributed_type: MULTI_GPU\nnum_processes: 8\nparallelism_config:\n  parallelism_config_dp_shard_size: 8\n",
+            "parallelism_config_dp_shard_size  not supported yet: shards without FSDP",
+        ),
+    ],
+)
+def test_a_file_of_accelerate_that_is_refused(text: str, named: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        from_text(text)
+    assert named in str(caught.value)
+
+
+def test_deepspeeds_micro_batch_follows_from_the_ranks() -> None:
+    imported = from_text('{"train_batch_size": 64, "zero_optimization": {"stage": 1}}', "deepspeed", on="hgx-h100", model="llama-2-7b")
+    assert imported.to_fill == ("training.sequence_length",)
+    tree = {**imported.tree, "training": {**imported.tree["training"], "sequence_length": 2048}}
+    assert build(load(tree)).training.micro_batch == 8
 
 
 def trainer(**keys: Any) -> dict[str, Any]:

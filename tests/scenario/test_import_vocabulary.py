@@ -120,3 +120,9 @@ def test_a_hybrid_by_its_pattern() -> None:
     }  # fmt: skip
     assert shown.items() <= values(imported).items()
     build(load(imported.tree))
+
+
+def test_llama_3s_tokenizer_by_its_type() -> None:
+    found = rows_of("Llama3Tokenizer", option="tokenizer_type")
+    assert found is not None
+    assert found.rows == 128256

@@ -80,6 +80,8 @@ TARGETS = {
 EXPERTS = "model.experts={{count: 8, top_k: 2, mlp: 2048, bias: true{}}}"
 SPREAD = (EXPERTS.format(""), "parallel.tensor.sequence_parallel=true")
 LATENT = "model={position: rotary, latent: {key_rank: 128, query_rank: 256, plain_dim: 64, rotary_dim: 32, value_dim: 64}}"
+STATE = "{kind: gated-delta, heads: 8, key_heads: 4, key_dim: 64, value_dim: 32, convolution: 3}"
+DELTA = f"model={{position: rotary, layer_pattern: MM*, mixer: {STATE}}}"
 OWN_LAYERS = "parallel.pipeline.split=[3,5]"
 FSDP2 = (
     "parallel.data={strategy: fsdp, reshard_after_forward: false}", "parallel.pipeline.size=1", "model.tied_embeddings=false",
@@ -126,6 +128,9 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
         "model.experts.groups_kept": (EXPERTS.format(", groups: 2, groups_kept: 1"),),
         "model.latent": (LATENT,),
         **{f"model.latent.{name}": (LATENT,) for name in ("key_rank", "query_rank", "plain_dim", "rotary_dim", "value_dim")},
+        "model.attention_gate": ("model={attention_gate: true, position: rotary}",),
+        **{f"model.mixer.{name}": (DELTA,) for name in ("kind", "heads", "key_heads", "key_dim", "value_dim", "convolution")},
+        "model.layer_pattern.linear": (DELTA,),
         "training.sequence_length": ("training.sequence_length=1024",),
         "training.micro_batch": ("training.micro_batch=2",),
         "training.global_batch": ("training.global_batch=128",),
@@ -184,6 +189,7 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
             "parallel.pipeline={size: 4, split: [4,4,4,4]}",
             "parallel.pipeline.split=[5,4,4,3]",
         ),
+        "parallel.pipeline.split": ("parallel.pipeline={size: 4, split: [1,3,2,2]}",),
         "parallel.pipeline.overlap_sends": ("parallel.pipeline={schedule: interleaved, virtual_stages: 2, overlap_sends: false}",),
         "parallel.data.strategy.zero1": ("parallel.data.strategy=zero1",),
         "parallel.data.strategy.fsdp": FSDP2,
@@ -298,7 +304,6 @@ ONE_WAY = {
         "training.tokens": "read only: an export counts iterations",
         "training.examples": "iterations are written for examples, and read as tokens",
         "training.offload.optimizer": "the Megatron profiles keep the optimizer on the device",
-        "parallel.pipeline.split": "layouts of any stages are written only",
         "parallel.pipeline.scatter_sends": "an option of Megatron-LM of 2021 to 2023, which is read only",
     },
     "deepspeed": {"training.recompute.pipeline": "the stages are in the script, so that a JSON alone has no pipeline"},

@@ -9,15 +9,20 @@ from parsim.interop.keys import Key
 from parsim.limits import MOST_LAYERS
 from parsim.units import is_digits
 
+_REPEATED = re.compile(r"\((.{1,4000})\)\*([0-9]{1,6})")
 _RUN = re.compile(r"\[([01](?:,[01]){0,1000},?)\](?:\*([0-9]{1,6}))?")
 
 
 def listed(text: str) -> list[str]:
-    """The zeros and ones of a list, or of a sum such as ``([0]*3+[1]*58)``; empty where it is something else."""
-    runs = [_RUN.fullmatch(piece) for piece in text.replace(" ", "").strip("()'\"").split("+")]
+    """The zeros and ones of a list, of a sum such as ``([0]*3+[1]*58)``, or of one that is repeated; empty where it is something else."""
+    text = text.replace(" ", "").strip("'\"")
+    if (repeated := _REPEATED.fullmatch(text)) is not None and ")" not in repeated[1]:
+        found = listed(repeated[1]) * min(int(repeated[2]), MOST_LAYERS)
+        return found if len(found) <= MOST_LAYERS else []
+    runs = [_RUN.fullmatch(piece) for piece in text.strip("()").split("+")]
     if not all(runs):
         return []
-    found: list[str] = []
+    found = []
     for run in runs:
         if run is not None:
             found += run[1].rstrip(",").split(",") * min(int(run[2] or 1), MOST_LAYERS)

@@ -10,6 +10,7 @@ from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Source
 from parsim.interop.megatron.expert_layers import listed, read_expert_layers
 from parsim.interop.megatron.fork_model import read_fork
+from parsim.interop.megatron.linear_layers import foreign_mixer, linear_arguments, read_linear_attention
 from parsim.interop.megatron.other_models import is_encoder, is_hybrid, write_encoder, write_hybrid
 from parsim.interop.megatron.vocabulary import SAID, read_vocabulary
 from parsim.model.architecture_records import Experts, LatentAttention
@@ -59,6 +60,7 @@ def read_model(draft: ImportDraft, source: Source, tensor: int, call: Invocation
     else:
         _read_experts(draft, source)
         _read_latent(draft, source)
+    read_linear_attention(draft, source)
     count = draft.value("model.layers")
     return count if isinstance(count, int) else None
 
@@ -129,6 +131,8 @@ def _read_norms_and_biases(draft: ImportDraft, source: Source) -> None:
         draft.harmless(bias, "switched off")
         draft.harmless(added, "all linear layers have biases")
     draft.take(source, "model.query_key_norm")
+    if draft.switch(source, "model.attention_gate"):
+        draft.write("model.attention_gate", True, source.of("model.attention_gate"))
     if draft.value("model.normalisation") == "rmsnorm":
         draft.take(source, "model.norm_offset")
     else:
@@ -235,7 +239,13 @@ def model_arguments(draft: ExportDraft) -> list[str]:
         draft.option("model.vocabulary", config.vocabulary),
         draft.option("model.vocab_divisible_by", draft.job.built.model.facts["vocab_divisible_by"] or 1),
     ]
-    return arguments + _structure(draft, config) + _experts(draft, config) + _latent(draft, config.latent)
+    return [
+        *arguments,
+        *_structure(draft, config),
+        *_experts(draft, config),
+        *_latent(draft, config.latent),
+        *linear_arguments(draft, config),
+    ]
 
 
 def _structure(draft: ExportDraft, config: TransformerConfig) -> list[str]:
@@ -257,6 +267,8 @@ def _structure(draft: ExportDraft, config: TransformerConfig) -> list[str]:
         arguments.append(draft.option("model.query_key_norm"))
         if not config.query_key_norm_weights:
             draft.remarks("model.query_key_norm_weights", "the norm of queries and keys has weights there")
+    if config.attention_gate:
+        arguments.append(draft.option("model.attention_gate"))
     if config.mtp:
         arguments.append(draft.option("model.mtp", config.mtp))
     if config.attention_sinks:
@@ -283,7 +295,7 @@ def _structure(draft: ExportDraft, config: TransformerConfig) -> list[str]:
 
 def _refusals(draft: ExportDraft, config: TransformerConfig) -> None:
     linear = (config.query_key_value_bias, config.output_bias, config.mlp_bias)
-    positions = draft.table.rows["model.position"].words
+    positions, mixer = draft.table.rows["model.position"].words, foreign_mixer(config)
     rules = [
         ("task", config.task != "causal-lm", f"pretrain_gpt.py trains decoders with a language-model head, not {config.task}"),
         ("position", config.position not in positions, f"GPT has no {config.position} positions there"),
@@ -296,10 +308,9 @@ def _refusals(draft: ExportDraft, config: TransformerConfig) -> None:
         ("mlp_bias", linear not in BIASES, "biases of q, k and v, of the attention's output and of the MLP cannot be chosen one by one"),
         ("experts.bias", _unlike_biases(config), "router and experts have biases where the dense layers have them"),
         ("attention_chunk", bool(config.attention_chunk), "attention in chunks has no option there"),
-        ("mixer", config.mixer is not None, "layers that carry a state are pretrain_mamba.py's, not pretrain_gpt.py's"),
+        ("mixer", bool(mixer), mixer),
         ("one_sublayer", config.one_sublayer and config.mixer is None, "a layer is attention and an MLP there"),
         ("latent.chosen", config.latent is not None and config.latent.chosen > 0, "the indexer's options are not written yet"),
-        ("attention_gate", config.attention_gate, "the attention's output has no gate there"),
         ("softcap_attention", config.softcap_attention or config.softcap_logits, "scores and logits are not capped there"),
         ("scale_logits", config.scale_logits, "logits are not multiplied by a constant there"),
         ("scale_residual", config.scale_residual, "nor are the outputs of sublayers"),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import groupby
-
 from parsim.interop.export_draft import ExportDraft, order
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import write_experts
 from parsim.interop.keys import Source
+from parsim.interop.megatron.pipeline_layout import layout, read_layout
 from parsim.parallel.settings import EXCHANGE_SMS
 
 OF_2021 = ("DDP_impl", "checkpoint_activations", "activations_checkpoint_method", "activations_checkpoint_num_layers")
@@ -60,14 +59,38 @@ def _read_overlap(draft: ImportDraft, source: Source, wide: bool) -> None:
 def read_pipeline(draft: ImportDraft, source: Source, layers: int | None) -> None:
     """Stages, their schedule and their layers."""
     stages = draft.take(source, "parallel.pipeline.size") or 1
-    per_chunk, chunks = source.get("num_layers_per_virtual_pipeline_stage"), source.of("parallel.pipeline.virtual_stages")
-    virtual = draft.whole(chunks, 1)
-    each = draft.whole(per_chunk, 1)
+    placed = source.of("parallel.pipeline.split")
+    if placed is not None:
+        read_layout(draft, placed, stages, layers)
+        chunks = ("parallel.pipeline.virtual_stages", "parallel.pipeline.split.first", "parallel.pipeline.split.last")
+        for key in (*map(source.of, chunks), *source.all(*CHUNKED)):
+            if key is not None and key.off:
+                draft.harmless(key, "switched off")
+            elif key is not None:
+                draft.errors.append(key.finding(f"{placed.written} says it already, and Megatron-LM takes one of them", "leave this out"))
+    else:
+        _read_split(draft, source, stages, layers, _virtual_stages(draft, source, stages, layers))
+    draft.take(source, "parallel.pipeline.overlap_sends")
+    draft.take(source, "parallel.pipeline.scatter_sends")
+    if draft.switch(source, "parallel.order"):
+        draft.write("parallel.order", list(MAPPED_ORDER), source.of("parallel.order"))
+
+
+CHUNKED = ("num_layers_per_virtual_pipeline_stage", "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
+"""options of the layers of stages that parsim says in another way"""
+
+
+def _virtual_stages(draft: ImportDraft, source: Source, stages: int, layers: int | None) -> int:
+    """Chunks of layers of every rank, and the schedule that more than one makes."""
+    per_chunk, embedding, loss = (source.get(name) for name in CHUNKED)
+    chunks = source.of("parallel.pipeline.virtual_stages")
+    virtual, each = draft.whole(chunks, 1), draft.whole(per_chunk, 1)
     key = chunks or per_chunk
     if virtual is None and each is not None and layers is not None and per_chunk is not None:
-        virtual, rest = divmod(layers, stages * each)
+        counted = layers + draft.flag(embedding) + draft.flag(loss)
+        virtual, rest = divmod(counted, stages * each)
         if rest:
-            text = f"{layers} layers / ({stages} stages x {each} layers per chunk) = {layers / (stages * each):.4g} is not whole"
+            text = f"{counted} layers / ({stages} stages x {each} layers per chunk) = {counted / (stages * each):.4g} is not whole"
             draft.errors.append(per_chunk.finding(text, "use a divisor of the layers of a stage"))
     if per_chunk is not None and chunks is not None:
         draft.harmless(per_chunk, f"{chunks.written} counts")
@@ -76,30 +99,29 @@ def read_pipeline(draft: ImportDraft, source: Source, layers: int | None) -> Non
         draft.write("parallel.pipeline.virtual_stages", virtual, key)
     elif virtual == 1:
         draft.harmless(key, "one chunk per rank: the schedule is 1F1B")
-    else:
-        draft.unmodelled(key, "how many chunks these are is known with --num-layers only")
-    _read_split(draft, source, stages, layers, virtual or 1)
-    draft.take(source, "parallel.pipeline.overlap_sends")
-    draft.take(source, "parallel.pipeline.scatter_sends")
-    if draft.switch(source, "parallel.order"):
-        draft.write("parallel.order", list(MAPPED_ORDER), source.of("parallel.order"))
+    elif key is not None and each is not None:
+        draft.fill("parallel.pipeline.virtual_stages", f"layers of the model / ({stages} stages x {each})", key)
+        draft.write("parallel.pipeline.schedule", "interleaved", key)
+    return virtual or 1
 
 
 def _read_split(draft: ImportDraft, source: Source, stages: int, layers: int | None, virtual: int) -> None:
-    """Stages with fewer layers: the first, the last, or both."""
-    first, last = source.of("parallel.pipeline.split.first"), source.of("parallel.pipeline.split.last")
-    embedding, loss = source.get("account_for_embedding_in_pipeline_split"), source.get("account_for_loss_in_pipeline_split")
-    used = [key for key in (first, last, embedding, loss) if key is not None]
-    if not used:
-        return
-    heads, tails = draft.whole(first, 1), draft.whole(last, 1)
-    if layers is None or virtual > 1 or stages < 2:
+    """Ranks with fewer layers: the first, the last, or both; the chunks of a rank have equally many."""
+    path = "parallel.pipeline.split"
+    first, last, embedding, loss = source.of(f"{path}.first"), source.of(f"{path}.last"), *(source.get(name) for name in CHUNKED[1:])
+    used = [key for key in (first, last, embedding, loss) if key is not None and key.value is not False]
+    heads, tails, plain = draft.whole(first, 1), draft.whole(last, 1), first is None and last is None
+    if not used or stages < 2:
         for key in used:
-            draft.unmodelled(key, "parsim needs the layers of every stage, parallel.pipeline.split")
+            draft.harmless(key, "there is one stage")
         return
-    if first is None and last is None:
-        each, rest = divmod(layers + draft.flag(embedding) + draft.flag(loss), stages)
-        counts = [each - (i == 0 and draft.flag(embedding)) - (i == stages - 1 and draft.flag(loss)) for i in range(stages)]
+    if layers is None:
+        draft.fill(path, f"layers of each of the {stages * virtual} stages, in order", *used)
+        return
+    fewer = (int(plain and draft.flag(embedding)), int(plain and draft.flag(loss)))
+    if plain:
+        each, rest = divmod(layers + sum(fewer), stages)
+        counts = [each] * stages
     else:
         ends = [count for count in (heads, tails) if count is not None]
         inner = stages - len(ends)
@@ -108,7 +130,13 @@ def _read_split(draft: ImportDraft, source: Source, stages: int, layers: int | N
     if rest:
         draft.errors.append(used[0].finding(f"{layers} layers do not fill {stages} stages this way: {rest} are left over"))
         return
-    draft.write("parallel.pipeline.split", counts, *used)
+    if odd := next((count for count in counts if count % virtual), None):
+        draft.errors.append(used[0].finding(f"{odd} layers of a rank / {virtual} chunks = {odd / virtual:.4g} is not whole"))
+        return
+    listed = [count // virtual for _ in range(virtual) for count in counts]
+    listed[0] -= fewer[0]
+    listed[-1] -= fewer[1]
+    draft.write(path, listed, *used)
 
 
 def _read_context(draft: ImportDraft, source: Source) -> None:
@@ -286,15 +314,15 @@ def pipeline_arguments(draft: ExportDraft) -> list[str]:
     pipeline = draft.job.built.parallelism.pipeline
     arguments = [draft.option("parallel.pipeline.size", pipeline.size)]
     _schedule(draft)
-    layout = _layout(draft)
+    placed = _layout(draft)
     interleaved = pipeline.virtual_stages > 1
-    if interleaved and not layout:
+    if interleaved and not placed:
         arguments.append(draft.option("parallel.pipeline.virtual_stages", pipeline.virtual_stages))
     else:
-        draft.says("parallel.pipeline.virtual_stages", layout[0] if layout else "the default, 1")
+        draft.says("parallel.pipeline.virtual_stages", placed[0] if placed else "the default, 1")
     sends = "parallel.pipeline.overlap_sends"
     if interleaved and not pipeline.overlap_sends:
-        layout.append(draft.option(sends))
+        placed.append(draft.option(sends))
     else:
         draft.says(sends, "always" if interleaved else "never: sends are overlapped in the interleaved schedule only")
         if pipeline.overlap_sends and pipeline.size > 1 and not interleaved:
@@ -306,7 +334,7 @@ def pipeline_arguments(draft: ExportDraft) -> list[str]:
         draft.remarks(scatter, "sends are scattered over the tensor-parallel ranks in Megatron-LM of 2021 to 2023, not in Megatron-Core")
     else:
         draft.says(scatter, "always with --sequence-parallel, never without")
-    return arguments + layout
+    return arguments + placed
 
 
 def _schedule(draft: ExportDraft) -> None:
@@ -332,15 +360,8 @@ def _layout(draft: ExportDraft) -> list[str]:
         said = [draft.written(f"{path}.{end}", count) for end, count in ends if count != usual]
         draft.says(path, " ".join(said))
         return said
-    stages = ["t" * count for count in layers]
-    stages[0], stages[-1] = f"E{stages[0]}", f"{stages[-1]}L"
-    return [draft.option(path, f"'{_compressed(stages)}'")]
-
-
-def _compressed(stages: list[str]) -> str:
-    """Stages behind each other, equal ones as ``(tt|)*3``: the last one has no bar."""
-    runs = [(stage, len(list(run))) for stage, run in groupby(stages[:-1])]
-    return "".join(f"({stage}|)*{count}" if count > 1 else f"{stage}|" for stage, count in runs) + stages[-1]
+    predicted = draft.job.architecture.mtp if draft.job.architecture is not None else 0
+    return [draft.option(path, f"'{layout(layers, predicted)}'")]
 
 
 def data_arguments(draft: ExportDraft) -> list[str]:

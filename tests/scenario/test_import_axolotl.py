@@ -1,0 +1,71 @@
+"""axolotl's mesh, adapters and the DeepSpeed file that it names: followed as axolotl follows them, asked for, or refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from parsim.errors import ScenarioError
+from parsim.interop.formats import import_config
+from parsim.interop.import_draft import Given, ImportedScenario
+
+BASE = """base_model: Qwen/Qwen3-4B
+datasets: [{path: a/data-set, type: alpaca}]
+sequence_len: 2048
+micro_batch_size: 1
+gradient_accumulation_steps: 2
+bf16: true
+"""
+FSDP = "fsdp_version: 2\nfsdp_config: {auto_wrap_policy: TRANSFORMER_BASED_WRAP, transformer_layer_cls_to_wrap: Qwen3DecoderLayer}\n"
+LORA = "adapter: lora\nlora_r: 8\nlora_target_modules: [q_proj, v_proj]\n"
+
+
+def read(text: str, **given: Any) -> ImportedScenario:
+    return import_config(BASE + text, "job.yml", Given(on="8x h100-sxm", **given))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("dp_shard_size: 8\n", "dp_shard_size 8 without fsdp_config: axolotl stops here"),
+        ("dp_shard_size: 8\ndp_replicate_size: 2\n", "dp_shard_size 8 without fsdp_config"),
+        (f"{LORA}peft_use_dora: true\n", "peft_use_dora  not supported yet: adapters with a magnitude of their own"),
+        (f"{LORA}relora_steps: 100\n", "relora_steps  not supported yet: adapters that are merged while training"),
+        (f"{LORA}relora: true\n", "relora  not supported yet"),
+        ("overrides_of_model_config: {num_hidden_layers: 2}\n", "num_hidden_layers  not supported yet: a model of other sizes"),
+        ("expert_parallel_size: 4\n", "expert_parallel_size  not supported yet: experts spread over ranks"),
+    ],
+)
+def test_what_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        read(text)
+    assert said in str(caught.value)
+
+
+def test_what_is_switched_off_is_no_other_job() -> None:
+    fates = {fate.key.name: fate.kind for fate in read(f"{LORA}peft_use_dora: false\nrelora: false\nexpert_parallel_size: 1\n").fates}
+    assert {fates[name] for name in ("peft_use_dora", "relora", "expert_parallel_size")} == {"no effect"}
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "data", "gpus"),
+    [
+        (f"dp_shard_size: 8\n{FSDP}", None, ("fsdp", None), 8),
+        (f"dp_shard_size: 4\ndp_replicate_size: 2\n{FSDP}", None, ("hsdp", 4), 8),
+        (f"dp_shard_size: 8\n{FSDP}", 2, ("hsdp", 8), None),
+        (f"dp_replicate_size: 2\n{FSDP}", 2, ("hsdp", "FILL-IN"), None),
+        ("dp_replicate_size: 4\n", None, ("ddp", None), 4),
+        ("dp_shard_size: 1\n", None, ("ddp", None), 1),
+    ],
+)
+def test_shards_and_copies(text: str, nodes: int | None, data: tuple[str, Any], gpus: int | None) -> None:
+    tree = read(text, nodes=nodes).tree
+    assert (tree["parallel"]["data"]["strategy"], tree["parallel"]["data"].get("shard_size")) == data
+    assert tree["cluster"].get("gpus") == gpus
+
+
+def test_the_types_of_a_deepspeed_file_that_is_not_there_are_asked_for() -> None:
+    imported = read("deepspeed: deepspeed_configs/zero3_bf16.json\n")
+    assert set(imported.to_fill) == {"parallel.data.strategy", "training.precision"}
+    assert "bf16, unless the DeepSpeed file says otherwise" in imported.yaml
