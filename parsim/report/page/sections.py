@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from parsim.report.definitions import DEFINITIONS
 from parsim.report.faults import hours
 from parsim.report.measured import AT_PEAK, DeviceMemory, Effect
-from parsim.report.page.markup import bar, figure, swatch
+from parsim.report.page.markup import badge, bar, figure, swatch
 from parsim.report.page.metrics import ESTIMATES, EXPOSED, METRICS, PageMetric, value_of
 from parsim.report.plots import style
 from parsim.report.quantities import GIB, NONE, cell, gib, gigabytes, number, percent, points, seconds, size, time_unit
@@ -38,9 +38,9 @@ def verdict(report: Metrics, title: str = "") -> str:
     fits, *others = said.lines
     lines = f'<p class="line"><span class="mark" aria-hidden="true">{mark}</span> {escape(fits)}</p>'
     lines += "".join(f'<p class="line">{escape(line)}</p>' for line in others)
-    badge = f'<p class="sure"><span class="badge {said.badge}">{escape(said.badge)}</span> {escape(said.band)}</p>'
+    sure = f'<p class="sure">{badge(said.badge)} {escape(said.band)}</p>'
     return (
-        f'<div class="verdict {state}">{name}{lines}{badge}<p><span data-key="limiter">{escape(report.limiter)}</span></p>'
+        f'<div class="verdict {state}">{name}{lines}{sure}<p><span data-key="limiter">{escape(report.limiter)}</span></p>'
         f"<p>{escape(report.loss)}</p><small>{escape(confidence(report))}</small></div>"
     )
 
