@@ -17,7 +17,7 @@ from parsim.report.quantities import GIB, NONE, cell, gib, gigabytes, number, pe
 from parsim.report.statement import statement
 from parsim.report.table import Cell, Column, Content, Table, attributes
 from parsim.report.verdict import rank_class, shortened
-from parsim.units import snapped
+from parsim.units import format_count, snapped
 
 if TYPE_CHECKING:
     from parsim.report.metrics import Metrics
@@ -331,10 +331,22 @@ def nearest(report: Metrics) -> str:
     if not rows:
         return ""
     keys = list(dict.fromkeys(key for row in rows for key in row))
-    cells = [[_signed(row.get(key)) if key.endswith("error") else _worded(row.get(key)) for key in keys] for row in rows]
+    cells = [[_signed(row.get(key)) if key.endswith("error") else _fact(key, row.get(key)) for key in keys] for row in rows]
     heads = [key.replace("_", " ").capitalize() for key in keys]
     words = "<p>Published measurements on the same GPU with the same kind of strategy, how far off parsim is there, and what differs.</p>"
     return words + _words(heads, cells).html("nearest")
+
+
+def _fact(key: str, value: Any) -> str:
+    """A fact of a measured run; what differs in words: ``768 GPUs, 69B model``."""
+    if key != "differs" or not isinstance(value, Mapping):
+        return _worded(value)
+    counted = {"gpus": "GPUs", "parameters": "model"}
+    words = [
+        f"{format_count(item, digits=2)} {counted[name]}" if name in counted else f"{name.replace('_', ' ')} {_worded(item)}"
+        for name, item in value.items()
+    ]
+    return ", ".join(words) or NONE
 
 
 def _signed(value: Any) -> str:
