@@ -73,6 +73,8 @@ class Column:
     """name of the column in CSV and JSON, with the SI unit as its suffix (``step_time_s``); without one: the heading"""
     margin: int = 0
     """further blanks to its left in a terminal: a column of words behind one of numbers"""
+    marked: bool = False
+    """set apart on a page: the column of the recommended variant"""
 
     @property
     def title(self) -> str:
@@ -280,7 +282,7 @@ class Table:
 
     def _row(self, row: Sequence[Cell]) -> str:
         return "".join(
-            f"<td{_word(column)}{attributes(cell.key, cell.value)}>{cell.html or escape(cell.text)}</td>"
+            f"<td{_classes(column)}{attributes(cell.key, cell.value)}>{cell.html or escape(cell.text)}</td>"
             for column, cell in zip(self.columns, row, strict=True)
         )
 
@@ -311,8 +313,9 @@ def _head(column: Column, sortable: bool) -> str:
     label = escape(column.label)
     inner = f'<button type="button">{label}</button>' if sortable else label
     order = ' aria-sort="none"' if sortable else ""
-    return f'<th scope="col"{_word(column)}{order}>{inner}</th>'
+    return f'<th scope="col"{_classes(column)}{order}>{inner}</th>'
 
 
-def _word(column: Column) -> str:
-    return ' class="word"' if column.align == "left" else ""
+def _classes(column: Column) -> str:
+    names = [name for name, holds in (("word", column.align == "left"), ("marked", column.marked)) if holds]
+    return f' class="{" ".join(names)}"' if names else ""

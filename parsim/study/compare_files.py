@@ -127,8 +127,14 @@ def _page(comparison: ComparisonData) -> str:
         [(label, report) for label, report in entries if report is not None],
         [(run.label, run.reason) for run in ordered if run.report is None],
         comparison.title,
-        Banner(said.title, [*said.lines, *most_different(comparison)], said.open),
+        Banner(said.title, [*said.lines, *most_different(comparison)], said.open, _winners(comparison)),
     )
+
+
+def _winners(comparison: ComparisonData) -> list[str]:
+    """Labels of the winner, or of the two that are a tie; empty where nothing fits."""
+    won = comparison.winner
+    return [] if won is None else [comparison.labels[place] for place in (won.place, won.tie) if place is not None]
 
 
 def _drawn(comparison: ComparisonData, name: str, kind: Literal["svg", "png", "pdf"], width: float, out: BinaryIO) -> None:

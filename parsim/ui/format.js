@@ -35,10 +35,19 @@ function worded(value) {
   if (value === true) return text("text", "on");
   if (value === false) return text("text", "off");
   if (value === null || value === undefined) return text("text", "default");
+  if (Number.isInteger(value.blocks)) return text("text", value.blocks === 1 ? "one_block" : "blocks", { count: value.blocks });
   return typeof value === "object" ? JSON.stringify(value).replace(/["{}]/g, "").replaceAll(":", " ") : String(value);
 }
-const label = (key) => boot.texts.label[key]?.[language] ?? key;
-const described = (changes) => Object.entries(changes).map(([key, value]) => `${label(key)} ${worded(value)}`).join(", ");
+// A key in words; those without a label by the last part of their name.
+const label = (key) => boot.texts.label[key]?.[language] ?? sentence(key.split(".").slice(key.includes(".") ? 1 : 0).join(" ").replaceAll("_", " "));
+const sentence = (words) => words.charAt(0).toUpperCase() + words.slice(1);
+// Changes in words: what takes model parallelism away is said at once.
+function described(changes) {
+  const plain = changes["parallel.tensor.size"] === null && changes["parallel.pipeline.size"] === null;
+  const rest = Object.entries(changes).filter(([key, value]) => !(plain && value === null && key.startsWith("parallel.")));
+  const words = rest.map(([key, value]) => (value === null ? `${label(key)}: ${text("text", "default")}` : `${label(key)} ${worded(value)}`));
+  return [...(plain ? [text("text", "data_only")] : []), ...words].join(", ");
+}
 const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 
 // A field's text as YAML would read the plain values; what is no JSON is a text, such as 1T.

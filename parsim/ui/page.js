@@ -97,7 +97,7 @@ async function simulate(asked, mine) {
     if (one.kind === "answer") hear(one.answer);
     else if (one.kind === "lost") lost(one);
     else if (one.kind === "error") say(one.findings.map((finding) => finding.message).join("; "));
-    else if (one.kind === "fits") { near.push({ changes: one.changes, note: ` (${seconds(one.step_time_s)})` }); showWays($("findings"), "nearest", near, change); }
+    else if (one.kind === "fits") { near.push({ changes: one.changes, note: ` (${text("figure", "simulated", { value: seconds(one.step_time_s) })})` }); showWays($("findings"), "nearest", near, change); }
   }
 }
 
@@ -137,7 +137,9 @@ async function arrive() {
 function pin() {
   if (answer === null || answer.says === "impossible" || pins.some((one) => same(one.state, state))) return;
   pins.push({ state, answer });
+  say("");
   showPins();
+  $("pins").scrollIntoView({ block: "nearest" });
   address();
 }
 
@@ -145,12 +147,18 @@ function showPins() {
   $("pins").hidden = pins.length === 0;
   const head = element("tr", {}, ...["plan", "fits", "peak", "step", "mfu", "tokens"].map((name) => element("th", { class: name === "plan" ? "word" : null }, text(name === "plan" ? "text" : "figure", name))), element("th"));
   const rows = pins.map((one) => element("tr", {},
-    element("td", { class: "word" }, Object.keys(one.state).length ? described(one.state) : text("text", "reset")),
+    element("td", { class: "word", title: described(one.state) || null }, element("span", { class: "short" }, Object.keys(one.state).length ? described(one.state) : text("text", "reset"))),
     element("td", {}, one.answer ? `${verdictOf(one.answer).mark} ${text("stage", one.answer.stage).split(/[;,，]/)[0]}` : "…"),
-    ...(one.answer ? [`${gib(one.answer.peak_bytes)} GiB`, seconds(one.answer.step_time_s), percent(one.answer.mfu), one.answer.tokens_per_s === null ? "–" : digits(one.answer.tokens_per_s, 0)] : ["–", "–", "–", "–"]).map((word) => element("td", {}, word)),
+    ...(one.answer ? [`${gib(one.answer.peak_bytes)} GiB`, ...speedOf(one.answer)] : ["–", "–", "–", "–"]).map((word) => element("td", {}, word)),
     element("td", {}, element("button", { type: "button", onclick: () => become(one.state) }, text("text", "open")), " ",
       element("button", { type: "button", onclick: () => { pins = pins.filter((other) => other !== one); showPins(); address(); } }, text("text", "remove")))));
   $("pinned").replaceChildren(element("thead", {}, head), element("tbody", {}, ...rows));
+}
+
+// The estimate where there is one.
+function speedOf(answer) {
+  const one = answer.estimate ?? answer;
+  return [seconds(one.step_time_s), percent(one.mfu), one.tokens_per_s === null ? "–" : digits(one.tokens_per_s, 0)];
 }
 
 let asked = 0;
@@ -168,13 +176,16 @@ async function best() {
   finding?.abort();
   finding = new AbortController();
   const mine = finding, found = [];
+  say("");
   $("search").hidden = false;
   $("stop").hidden = false;
   $("progress").textContent = text("text", "searching");
   $("found").replaceChildren();
   $("search").scrollIntoView({ block: "nearest" });
-  const show = () => $("found").replaceChildren(...found.map((one) => element("tr", {}, element("td", { class: "word" }, one.strategy), element("td", {}, seconds(one.step_time_s)),
-    element("td", {}, percent(one.mfu)), element("td", {}, element("button", { type: "button", onclick: () => become(one.state) }, text("text", "open"))))));
+  const heads = [text("text", "plan"), text("figure", "simulated_step"), text("figure", "mfu"), ""];
+  const head = element("thead", {}, element("tr", {}, ...heads.map((words, place) => element("th", { class: place ? null : "word" }, words))));
+  const show = () => $("found").replaceChildren(head, element("tbody", {}, ...found.toReversed().map((one) => element("tr", {}, element("td", { class: "word" }, one.strategy), element("td", {}, seconds(one.step_time_s)),
+    element("td", {}, percent(one.mfu)), element("td", {}, element("button", { type: "button", onclick: () => become(one.state) }, text("text", "open")))))));
   try {
     const reply = await ask("search", { state }, mine.signal);
     for await (const one of lines(reply)) {

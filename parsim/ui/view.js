@@ -14,7 +14,7 @@ function buildForm(change) {
 function field(control, change) {
   const id = `field-${control.key}`;
   const about = control.about || null;
-  const name = element("label", { class: "name", for: id, title: about, id: `${id}-name` }, label(control.key));
+  const name = element("label", { class: "name", for: id, title: about, id: `${id}-name` }, boot.texts.label[control.key]?.[language] ?? control.key);
   const row = element("div", { class: "field", "data-key": control.key, "data-entered": control.entered }, name);
   if (control.entered === "choice") {
     name.removeAttribute("for");
@@ -30,6 +30,7 @@ function field(control, change) {
       onchange: () => change({ [control.key]: parsed(input.value) }) });
     row.append(input);
   }
+  if (boot.texts.hint[control.key]) row.append(element("p", { class: "hint" }, text("hint", control.key)));
   row.append(element("p", { class: "reason", hidden: true }));
   return row;
 }
@@ -105,8 +106,15 @@ function showAnswer(answer) {
   if ($("words").textContent !== words) $("words").textContent = words;
   $("words").dataset.mark = mark;
   $("verdict").className = `verdict ${kind}`;
-  $("stage").textContent = answer.says === "impossible" ? "" : text("stage", answer.stage) + (answer.confidence ? ` · ${answer.confidence}` : "");
-  $("findings").replaceChildren(...answer.findings.map((one) => element("p", {}, one.path ? element("b", {}, `${label(one.path)} `) : null, one.message,
+  const sure = answer.confidence;
+  $("sure").hidden = answer.says === "impossible";
+  $("badge").hidden = !sure;
+  $("badge").className = `badge ${sure ?? ""}`;
+  $("badge").textContent = sure ? text("sure", sure) : "";
+  $("badge").title = answer.basis ?? "";
+  $("why").textContent = sure ? `${text("why", sure)} ·` : "";
+  $("stage").textContent = text("stage", answer.stage);
+  $("findings").replaceChildren(...answer.findings.map((one) => element("p", {}, one.path ? element("b", {}, `${label(one.path)}: `) : null, one.message,
     one.suggestion ? `; ${one.suggestion}` : "")));
   showMemory(answer);
   showFigures(answer);
@@ -144,17 +152,24 @@ function showFigures(answer) {
   const bound = answer.stage === "bound", no = answer.says === "does not fit";
   const figure = (name, value, note = "", supposed = false) => element("div", { "data-figure": name, class: supposed ? "supposed" : null },
     element("dt", {}, text("figure", name)), element("dd", {}, value, element("small", {}, note)));
-  const least = (value, word) => value === null ? "–" : bound ? `${word} ${value}` : value;
-  const band = answer.step_band_s ? text("figure", "estimate", { value: seconds(answer.estimated_step_time_s), low: seconds(answer.step_band_s[0]), high: seconds(answer.step_band_s[1]) }) : "";
-  const supposed = no ? text("text", "unless_memory") : "";
-  const whole = answer.time_to_train_s, asked = valueOf(currentState(), form.length) !== null;
+  const least = (value, word) => value === "–" ? value : bound ? `${word} ${value}` : value;
+  const supposed = no ? text("text", "unless_memory") : "", estimate = answer.estimate, band = estimate?.step_time_band_s;
+  const asked = valueOf(currentState(), form.length) !== null;
+  // an estimate with what was simulated below it; what is simulated where there is no estimate yet, or it is the same
+  const estimated = (name, shown, word) => {
+    const simulated = shown(answer[name]), value = estimate ? shown(estimate[name]) : least(simulated, word);
+    const below = estimate?.of === "bands" && !no ? text("figure", "simulated", { value: simulated }) : "";
+    const range = name === "step_time_s" && band ? text("figure", "range", { low: seconds(band[0]), high: seconds(band[1]) }) : "";
+    return [value, [supposed, range, below].filter(Boolean).join("; "), no];
+  };
+  const whole = estimate?.time_to_train_s ?? null, cost = estimate?.cost_to_train ?? null;
   $("figures").replaceChildren(
-    figure("step", answer.step_time_s === null ? "–" : least(seconds(answer.step_time_s), "≥"), supposed || band, no),
-    figure("tokens", answer.tokens_per_s === null ? "–" : least(digits(answer.tokens_per_s, 0), "≤"), supposed, no),
-    figure("mfu", percent(answer.mfu), supposed, no),
+    figure("step", ...estimated("step_time_s", seconds, "≥")),
+    figure("tokens", ...estimated("tokens_per_s", (value) => value === null ? "–" : digits(value, 0), "≤")),
+    figure("mfu", ...estimated("mfu", percent, "≤")),
     figure("gpus", answer.gpus === null ? "–" : String(answer.gpus)),
     figure("days", whole === null ? "–" : long(whole), asked ? "" : text("figure", "needs_tokens")),
-    figure("cost", answer.cost_to_train === null ? "–" : `${digits(answer.cost_to_train, 0)} ${answer.currency ?? ""}`, asked && answer.stage === "simulated" && answer.cost_to_train === null ? text("figure", "needs_price") : ""),
+    figure("cost", cost === null ? "–" : `${digits(cost, 0)} ${answer.currency ?? ""}`, asked && answer.stage === "simulated" && cost === null ? text("figure", "needs_price") : ""),
   );
 }
 

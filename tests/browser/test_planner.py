@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import re
+from statistics import median
 
 import pytest
 from served_planner import TINY, Served
@@ -110,7 +111,7 @@ def test_a_change_changes_the_answer_and_nothing_is_asked_elsewhere(open_tab, se
     before = tab.settled()
     report = simulate(load(tree_of(whole(TINY))))
     assert before[0] == fits(report)
-    assert before[1].startswith(f"{report.step_time * 1e3:.3g} ms")
+    assert before[1].startswith(f"{report.estimate.step_time_s * 1e3:.3g} ms")
     tab.value("parallel.data.strategy", "ddp").click()
     tab.until(lambda: tab.page.locator("#words").inner_text() != before[0], "other words")
     after = tab.settled()
@@ -151,6 +152,85 @@ def test_a_bound_never_says_fits(open_tab, served):
     assert tab.page.locator("#verdict.fits").count() == 0
     assert tab.page.locator("#memory .hollow").count() == 1
     assert tab.page.locator("[data-figure=step] dd").inner_text().startswith("≥")
+
+
+CHANGE = """([key, value]) => new Promise((done) => {
+  const words = document.getElementById("words"), before = words.textContent;
+  const input = document.querySelector(`.field[data-key="${key}"] [data-value='${value}']`);
+  const began = performance.now();
+  new MutationObserver((_, observer) => {
+    if (words.textContent !== before) { observer.disconnect(); done(performance.now() - began); }
+  }).observe(words, { childList: true, characterData: true, subtree: true });
+  setTimeout(() => done(1e9), 5000);
+  input.click();
+})"""
+"""choose a value; how long until other words say whether it fits [ms]"""
+
+
+def test_whether_it_fits_changes_at_once(open_tab):
+    tab = open_tab(TINY)
+    times = []
+    for value in (2, 4, 2, 1, 4, 2, 1):
+        tab.settled()
+        times.append(tab.page.evaluate(CHANGE, ["training.micro_batch", str(value)]))
+    assert median(times[1:]) < 300, times
+
+
+def test_a_burst_of_changes_ends_with_the_answer_of_the_last(open_tab):
+    tab, other = open_tab(TINY), open_tab(TINY | {"training.micro_batch": 2})
+    tab.settled()
+    expected = other.settled()
+    for number in range(50):
+        tab.page.evaluate(
+            """(value) => document.querySelector(`.field[data-key="training.micro_batch"] [data-value='${value}']`).click()""",
+            (1, 4, 2)[number % 3] if number < 49 else 2,
+        )
+    tab.page.wait_for_timeout(100)
+    assert tab.settled() == expected
+    assert tab.row("training.micro_batch").locator("input:checked").get_attribute("data-value") == "2"
+    tab.page.wait_for_timeout(500)  # nothing that is late takes it back
+    assert tab.settled() == expected
+    assert tab.complaints == []
+
+
+def test_the_estimate_heads_the_answer_with_how_sure_it_is(open_tab):
+    state = {"model": "llama-3-8b", "cluster.nodes": 1, "parallel.pipeline.size": 1, "parallel.pipeline.schedule": None,
+             "training.recompute": "full", "training.global_batch": 16, "parallel.tensor.size": 4}  # fmt: skip
+    tab = open_tab(state)
+    shown = tab.settled()
+    report = simulate(load(tree_of(whole(state))))
+    estimate, sure = report.estimate, report.measured.confidence.status
+    assert estimate.of == "bands"
+    assert shown[1].startswith(f"{estimate.step_time_s:.2f} s")
+    assert f"simulated {report.step_time:.2f} s" in shown[1]
+    assert "likely range (80 %): " in shown[1]
+    assert shown[3].startswith(f"{100 * estimate.mfu:.1f} %")
+    badge = tab.page.locator("#badge")
+    assert badge.inner_text() == sure
+    assert sure in badge.get_attribute("class")
+
+
+def test_results_come_into_view(open_tab):
+    """Pins and what a search finds stand beside the form, not below it."""
+    tab = open_tab(TINY)
+    tab.settled()
+    for button, result in (("#pin", "#pinned tbody tr"), ("#best", "#progress")):
+        tab.page.locator(button).click()
+        box = tab.page.locator(result).first.bounding_box()
+        assert 0 <= box["y"] <= 900 - box["height"], (result, box)
+    tab.page.locator("#stop").click()
+
+
+def test_the_planner_is_readable_aloud(open_tab):
+    tab = open_tab(TINY)
+    tab.settled()
+    tree = tab.page.locator("body").aria_snapshot()
+    for part in (
+        'heading "Training planner" [level=1]', 'region "Answer"', "Fits: ", 'img "Memory of the fullest GPU', 'form "Settings"',
+        'group "Hardware"', 'textbox "Number of machines"', 'combobox "Machine type"', 'radiogroup "Micro-batch"', 'radio "1" [checked]',
+        'button "Best strategies"', "term: Step", 'group: YAML',
+    ):  # fmt: skip
+        assert part in tree, (part, tree)
 
 
 def test_the_address_gives_the_same_state_elsewhere(open_tab):

@@ -369,3 +369,25 @@ def test_two_runs_share_one_axis(open_page, small, tmp_path):
         opened.page.mouse.move(opened.at(0.03 * run.step_time, box), box["y"] + compute[number][3] + 10)
         opened.until(tip.is_visible, "a tooltip in each run")
     assert opened.complaints == []
+
+
+def test_a_comparison_of_long_steps_opens_where_passes_can_be_read(open_page, pipeline, small, tmp_path):
+    from parsim.report.page.comparison import Banner
+    from parsim.report.page.page import page as html_of
+
+    (long, _), (short, _) = pipeline, small
+    path = tmp_path / "comparison.html"
+    path.write_text(html_of([("long", long), ("short", short)], banner=Banner("short wins", (), winners=["short"])), "utf-8")
+    opened = open_page(path)
+    (one,) = long.repeats
+    assert opened.view()[1] == pytest.approx(one.begin + one.period, rel=1e-6)
+    opened.page.locator("[data-do=period]").click()
+    opened.until(lambda: opened.view() == pytest.approx((one.begin, one.begin + one.period), rel=1e-6), "one period")
+    assert opened.page.locator("[data-do=drain]").is_hidden()
+    opened.whole()
+    assert opened.view()[1] == pytest.approx(long.step_time, rel=0.01)
+    heads = opened.page.locator("#metrics thead th")
+    assert [("marked" in (head.get_attribute("class") or "")) for head in heads.all()] == [False, False, True]
+    assert heads.nth(2).inner_text() == "★ short"
+    assert opened.page.locator("#metrics .badge").all_inner_texts() == [run.measured.confidence.status for run in (long, short)]
+    assert opened.complaints == []

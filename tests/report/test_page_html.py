@@ -92,7 +92,7 @@ def test_a_comparison_shows_both_and_what_changed(report):
         assert found[f"{number}.breakdown_s.compute"] == repr(run.breakdown["compute"])
     assert relative(report.step_time, other.step_time) in text
     assert "zero1 &lt;b&gt;" in text
-    assert '<td class="word">parallel.data.strategy</td><td class="word">zero3</td><td class="word">zero1</td>' in text
+    assert '<td class="word">parallel.<wbr>data.<wbr>strategy</td><td class="word">zero3</td><td class="word">zero1</td>' in text
     assert len(data_of(text)["columns"]) == 2
     assert page([("zero3", report), ("zero1 <b>", other)]) == text
 
@@ -107,7 +107,8 @@ def test_differences_are_points_for_shares_and_percent_for_the_rest():
     assert difference(by_key["mfu"], 0.4, 0.45) == "+5.0 points"
     assert difference(by_key["mfu"], 0.4, 0.4) == "="
     assert difference(by_key["step_time_s"], 2.0, 1.0) == "-50.0 %"
-    assert difference(by_key["memory.headroom_bytes"], -4.0, 4.0) == "+200.0 %"
+    assert difference(by_key["memory.headroom_bytes"], 4.0, 8.0) == "+100.0 %"
+    assert difference(by_key["memory.headroom_bytes"], -4.0, 4.0) == "–"  # the two values say it
     assert difference(by_key["step_time_s"], 1.0, 1.0001) == "≈"
     assert difference(by_key["tokens_per_s"], None, 1.0) == "–"
 

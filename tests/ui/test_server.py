@@ -8,6 +8,7 @@ import re
 import socket
 import time
 from html.parser import HTMLParser
+from statistics import median
 
 import pytest
 from served_planner import TINY, Served
@@ -77,6 +78,31 @@ def test_large_and_slow_bodies_are_not_waited_for(served, monkeypatch):
 )  # fmt: skip
 def test_bodies_that_are_no_question(served, body):
     assert served.ask("/api/live", body)[0] == 400
+
+
+@pytest.mark.benchmark
+def test_sixteen_changes_are_answered_within_a_tenth_of_a_second(served):
+    changes = [
+        {"training.micro_batch": 2}, {"training.micro_batch": 4}, {"training.recompute": "full"}, {"training.recompute": "selective"},
+        {"training.global_batch": 512}, {"training.sequence_length": 4096}, {"training.precision.preset": "fp16"},
+        {"training.optimizer.name": "sgd"}, {"parallel.tensor.size": 4}, {"parallel.pipeline.size": 8},
+        {"parallel.pipeline.schedule": "gpipe"},
+        {"parallel.context.size": 2}, {"parallel.data.strategy": "fsdp"}, {"cluster.nodes": 16}, {"cluster.memory_reserve": "8 GiB"},
+        {"cluster.topology": "hgx-h200"},
+    ]  # fmt: skip
+    number, slow = 0, {}
+    for change in changes:
+        times = []
+        for _ in range(5):
+            for state in ({}, change):
+                number += 1
+                began = time.perf_counter()
+                answer = served.answer("live", tab="quick", number=number, state=state)
+                times.append(time.perf_counter() - began)
+                assert answer["says"] in ("at least", "does not fit"), (change, answer)
+        if (usual := median(times[1::2])) >= 0.1:
+            slow[str(change)] = usual
+    assert slow == {}
 
 
 SECRETS = ("model", "cluster.topology", "software.profile", "parallel.pipeline.schedule", "parallel.data.strategy", "economics.failures",

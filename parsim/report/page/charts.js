@@ -196,9 +196,10 @@ class MemoryChart {
       ctx.fillStyle = theme.ink;
       ctx.fillText(text, x, at);
     };
-    say(`capacity ${(memory.capacity / GIB).toFixed(1)} GiB`, bbox.left + 6 * ratio, y - 5 * ratio, "left");
-    if (memory.peakTime !== null) {
-      const x = chart.valToPos(memory.peakTime, "x", true), top = chart.valToPos(memory.peak / GIB, "y", true);
+    const top = memory.peakTime === null ? null : chart.valToPos(memory.peak / GIB, "y", true), full = top !== null && top < y; // its label stays clear of that of the peak
+    say(`capacity ${(memory.capacity / GIB).toFixed(1)} GiB`, bbox.left + 6 * ratio, y + (full ? 16 : -5) * ratio, "left");
+    if (top !== null) {
+      const x = chart.valToPos(memory.peakTime, "x", true);
       ctx.fillStyle = theme.ink;
       ctx.beginPath();
       ctx.arc(x, top, 3.5 * ratio, 0, 7);
@@ -206,8 +207,8 @@ class MemoryChart {
       const text = `peak ${(memory.peak / GIB).toFixed(1)} GiB at ${timeText(memory.peakTime)}`, wide = ctx.measureText(text).width + 10 * ratio;
       const right = x + wide < bbox.left + bbox.width || x - wide < bbox.left;
       const shift = right ? Math.min(7 * ratio, bbox.left + bbox.width - x - wide + 3 * ratio) : -7 * ratio; // within the chart
-      const near = Math.abs(top - y) < 14 * ratio; // do not write over the capacity
-      say(text, x + shift, top + (near ? 16 : -5) * ratio, right ? "left" : "right");
+      const near = !full && top - y < 24 * ratio; // do not write over the capacity
+      say(text, x + shift, near ? top + 18 * ratio : Math.max(top - 5 * ratio, bbox.top + 4 * ratio), right ? "left" : "right");
     }
     ctx.restore();
   }

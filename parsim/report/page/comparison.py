@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from parsim.report.definitions import DEFINITIONS
 from parsim.report.measured import AT_PEAK
-from parsim.report.page.markup import swatch
+from parsim.report.page.markup import badge, details, swatch
 from parsim.report.page.metrics import ESTIMATES, METRICS, PageMetric, costs, difference, relative, value_of
 from parsim.report.page.sections import breakdown_bar, leaves
 from parsim.report.plots import style
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 _MORE_IS_BETTER = ("mfu", "hfu", "tokens_per_s", "samples_per_s", "tflops_per_gpu", "headroom_bytes", "goodput")
 _MEMORY = ("memory.",)
 _MONEY = ("time_to_train_s", "gpu_hours", "goodput", "energy_J", "cost_")
+_SIMULATED = ("step_time_s", "mfu", "tokens_per_s")
+"""numbers that have an estimate"""
+_OTHERWISE = ("hfu", "tokens_per_s_per_gpu", "samples_per_s", "model_tflops_per_gpu", "hardware_tflops_per_gpu")
+"""numbers that say again how fast a step is"""
 _TELLING = 0.02
 """spread of a row, relative, from which its best number is marked"""
 
@@ -35,6 +39,8 @@ class ShownRun:
     name: str
     report: Report
     document: Mapping[str, Any]
+    mark: str = ""
+    """beside its name where it wins, or is part of a tie"""
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,13 @@ class Banner:
     lines: Sequence[str]
     open: bool = False
     """a tie, or nothing wins"""
+    winners: Sequence[str] = ()
+    """labels of the runs whose columns are marked: the winner, or those of a tie"""
+
+    @property
+    def mark(self) -> str:
+        """Of the columns of the winners."""
+        return "★" if len(self.winners) == 1 else "≈"
 
     def html(self) -> str:
         """The banner."""
@@ -60,19 +73,30 @@ Rows = list[list[Content]]
 
 
 def metrics(entries: Sequence[ShownRun]) -> str:
-    """Verdict, time, memory and money, a column per run; below each number what changed against the first run."""
+    """Verdict, time, memory and money, a column per run; below each number what changed against the first run.
+
+    One row for each number: the estimate where there is one. What is simulated, and the same speed in other units, is folded below.
+    """
     groups: dict[str, Rows] = {"Verdict": _verdict(entries), "Time": [], "Memory": [], "Money": []}
     estimated = any(entry.report.estimate.of == "bands" or entry.report.measured.variability is not None for entry in entries)
+    aside = (*_OTHERWISE, *(_SIMULATED if estimated else ()))
+    folded: Rows = []
     for metric in (*(ESTIMATES if estimated else ()), *METRICS, *costs(entry.document for entry in entries)):
         values = [value_of(entry.report, entry.document, metric) for entry in entries]
         if all(value is None for value in values):
             continue
-        title = f"{metric.title}, simulated" if estimated and metric.key in ("step_time_s", "mfu", "tokens_per_s") else metric.title
+        title = f"{metric.title}, simulated" if estimated and metric.key in _SIMULATED else metric.title
+        row = _figures(metric, title, values, [entry.report.fits for entry in entries])
+        if metric.key in aside:
+            folded.append(row)
+            continue
         group = "Memory" if metric.key.startswith(_MEMORY) else "Money" if metric.key.startswith(_MONEY) else "Time"
-        groups[group].append(_figures(metric, title, values, [entry.report.fits for entry in entries]))
+        groups[group].append(row)
         if metric.key == "estimate.step_time_s":
             groups[group] += _bands(entries)
-    return _frozen(Table.grouped(_columns("", entries), groups).html("metrics", sortable=False))
+    shown = _frozen(Table.grouped(_columns("", entries), groups).html("metrics", sortable=False))
+    more = _frozen(Table(_columns("", entries), folded).html("more-metrics", sortable=False)) if folded else ""
+    return shown + (details("Simulated values, and speed in other units" if estimated else "Speed in other units", more) if more else "")
 
 
 def _frozen(table: str) -> str:
@@ -81,15 +105,15 @@ def _frozen(table: str) -> str:
 
 
 def _verdict(entries: Sequence[ShownRun]) -> Rows:
-    """Whether each run fits, what limits it, and how sure that is."""
-    rows: Rows = [["Fits"], ["Limited by"], ["Confidence"], ["Reason"]]
+    """Whether each run fits, what limits it, and how sure that is; the whole sentence about the limit stands under each run."""
+    rows: Rows = [["Fits"], ["Limited by"], ["Confidence"]]
     for entry in entries:
         report = entry.report
         state, words = ("good", "✓ fits") if report.fits else ("bad", "✗ does not fit")
+        limit, sure = WORDS[report.limiter_kind], report.measured.confidence.status
         rows[0].append(Cell(words, html=f'<span class="{state}">{words}</span>'))
-        rows[1].append(WORDS[report.limiter_kind])
-        rows[2].append(report.measured.confidence.status)
-        rows[3].append(Cell(report.limiter, html=f'<span class="wrap">{escape(report.limiter)}</span>'))
+        rows[1].append(Cell(limit, html=f'<span title="{escape(report.limiter)}">{escape(limit)}</span>'))
+        rows[2].append(Cell(sure, html=badge(sure)))
     return rows
 
 
@@ -121,8 +145,8 @@ def _cell(text: str, value: float | None, key: str, change: str, *, marked: bool
 
 
 def _bands(entries: Sequence[ShownRun]) -> Rows:
-    """Between which 80 % of the published runs like each lie."""
-    row: list[Content] = ["80 % of published runs alike"]
+    """Between which step times 80 % of similar published runs lie."""
+    row: list[Content] = ["Likely range (80 %)"]
     for entry in entries:
         band = entry.report.estimate.step_time_band_s
         row.append(NONE if band is None else f"{seconds(band[0])} to {seconds(band[1])}")
@@ -130,14 +154,18 @@ def _bands(entries: Sequence[ShownRun]) -> Rows:
 
 
 def _columns(first: str, entries: Sequence[ShownRun], unit: str = "") -> list[Column]:
-    return [Column(first, align="left"), *(Column(entry.name, unit) for entry in entries)]
+    return [Column(first, align="left"), *(Column(_headed(entry), unit, marked=bool(entry.mark)) for entry in entries)]
+
+
+def _headed(entry: ShownRun) -> str:
+    return f"{entry.mark} {entry.name}".lstrip()
 
 
 def breakdowns(entries: Sequence[ShownRun]) -> str:
     """Bars to one scale, and the classes of time side by side."""
     longest = max(entry.report.step_time for entry in entries)
     bars = "".join(
-        f'<div class="run"><span>{escape(entry.name)} · {seconds(step)}</span>{breakdown_bar(entry.report, longest)}</div>'
+        f'<div class="run"><span>{escape(entry.name)} · {seconds(step)}{_unlike(entry)}</span>{breakdown_bar(entry.report, longest)}</div>'
         for entry in entries
         for step in (entry.report.step_time,)
     )
@@ -149,6 +177,10 @@ def breakdowns(entries: Sequence[ShownRun]) -> str:
         longest,
     )
     return bars + _frozen(Table(_columns("Time goes to", entries, unit.name), rows).html("breakdown"))
+
+
+def _unlike(entry: ShownRun) -> str:
+    return " simulated" if entry.report.estimate.of == "bands" else ""
 
 
 def _side_by_side(
@@ -200,7 +232,10 @@ def collectives(entries: Sequence[ShownRun]) -> str:
     if not by_collective:
         return ""
     unit = time_unit(max((row.busy_s for rows in by_collective.values() for row in rows if row is not None), default=0.0))
-    columns = [Column("Collective", align="left"), *(Column(f"{entry.name}: exposed", unit.name) for entry in entries)]
+    columns = [
+        Column("Collective", align="left"),
+        *(Column(f"{_headed(entry)}: exposed", unit.name, marked=bool(entry.mark)) for entry in entries),
+    ]
     rows: Rows = []
     for (axis, kind, members, volume), runs in sorted(
         by_collective.items(), key=lambda item: -max(run.exposed_s for run in item[1] if run)
@@ -237,5 +272,6 @@ def scenarios(entries: Sequence[ShownRun]) -> str:
     for path in dict.fromkeys(path for tree in trees for path in tree):
         values = [tree.get(path, NONE) for tree in trees]
         if path != "name" and any(value != values[0] for value in values):
-            rows.append([path, *(str(value) for value in values)])
-    return _frozen(Table([Column(head, align="left") for head in ("Key", *(entry.name for entry in entries))], rows).html("differences"))
+            rows.append([Cell(path, html=escape(path).replace(".", ".<wbr>")), *(str(value) for value in values)])
+    columns = [Column("Key", align="left"), *(Column(_headed(entry), align="left", marked=bool(entry.mark)) for entry in entries)]
+    return _frozen(Table(columns, rows).html("differences"))

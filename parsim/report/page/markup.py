@@ -18,6 +18,11 @@ def swatch(colour: str, kind: str = "") -> str:
     return f'<i class="swatch {kind}" style="background:{colour}"></i>'
 
 
+def badge(status: str) -> str:
+    """How far an estimate can be trusted: validated, interpolated or unvalidated."""
+    return f'<span class="badge {escape(status)}">{escape(status)}</span>'
+
+
 def bar(parts: Iterable[tuple[str, float, str]], whole: float, label: str) -> str:
     """A bar of (colour, size, words) parts; what is left of `whole` stays empty."""
     pieces = "".join(

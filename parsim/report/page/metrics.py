@@ -100,7 +100,7 @@ def exposed_share(report: Metrics) -> float | None:
 
 def difference(metric: PageMetric, before: float | None, after: float | None) -> str:
     """``-12.3 %``, or percentage points for shares; a dash where there is nothing to compare."""
-    if before is None or after is None:
+    if before is None or after is None or before < 0 or after < 0:  # head-room that is missing has no percentage
         return NONE
     if metric.share and before != after:
         points = 100 * (after - before)

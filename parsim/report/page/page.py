@@ -38,7 +38,8 @@ def page(
     """
     if not entries:
         raise ValueError("a page needs at least one report")
-    runs = [ShownRun(name, report, report.document()) for name, report in entries]
+    marks = {} if banner is None else dict.fromkeys(banner.winners, banner.mark)
+    runs = [ShownRun(name, report, report.document(), marks.get(name, "")) for name, report in entries]
     payloads = [payload(entry.report, parts=len(runs)) for entry in runs]
     for entry, data in zip(runs, payloads, strict=True):
         data.facts["name"] = entry.name
@@ -153,9 +154,26 @@ def _several(entries: Sequence[ShownRun], payloads: Sequence[Payload], missing: 
 
 def _timeline(payloads: Sequence[Payload]) -> str:
     """What the script fills; the note about what is left out is plain text."""
-    names = [f"{data.facts['name']}: " if len(payloads) > 1 else "" for data in payloads]
-    notes = "".join(f"<p>{escape(name + data.note)}</p>" for name, data in zip(names, payloads, strict=True) if data.note)
+    lines = _notes(payloads) if len(payloads) > 1 else [payloads[0].note, _opening(payloads[0])]
+    notes = "".join(f"<p>{escape(line)}</p>" for line in lines if line)
     return Template(_read("page/timeline.html")).substitute(notes=notes, legend=sections.legend())
+
+
+def _opening(data: Payload) -> str:
+    return f"The step has {data.repeats}; the timeline opens on its beginning and the first of them." if data.repeats else ""
+
+
+def _notes(payloads: Sequence[Payload]) -> list[str]:
+    """What is said of several runs: the same of some of them once, then which of them repeat themselves."""
+    said: dict[str, list[str]] = {}
+    for data in payloads:
+        if data.note:
+            said.setdefault(data.note, []).append(data.facts["name"])
+    lines = [note if len(names) == len(payloads) else f"{'; '.join(names)}: {note}" for note, names in said.items()]
+    repeating = [f"{data.facts['name']}: {data.repeats}" for data in payloads if data.repeats]
+    if repeating:
+        lines += [f"Equal periods: {'; '.join(repeating)}.", "The timelines open on the beginning, where passes can be read."]
+    return lines
 
 
 def _memory(entries: Sequence[ShownRun]) -> str:

@@ -51,6 +51,8 @@ class Payload:
     """columns"""
     note: str
     """what the page does not show, in words; empty: nothing"""
+    repeats: str
+    """how often the step repeats itself, in words; empty: not so often that it matters"""
     spans: int
 
 
@@ -87,15 +89,15 @@ def payload(report: Metrics, *, parts: int = 1) -> Payload:
         "memory": memory,
     }
     passes = 2 * report.measured.ranks.micro_batches * report.measured.schedule.virtual_stages
-    found = report.repeats if parts == 1 and passes > MANY_PASSES else ()
+    found = report.repeats if passes > MANY_PASSES else ()
     if found:
         facts["periods"] = [_ticks(report, spans, one) for one in found]
     if report.measured.marks:
         facts["marks"] = [[round((time - report.begin) * spans.ticks_per_second), text] for time, text in report.measured.marks]
-    note = " ".join(filter(None, (_note(report, ranks, chosen, simplified), _opening(found))))
+    note = _note(report, ranks, chosen, simplified)
     if report is not undisturbed:
         note = f"Timeline and memory over time are those of the step with its faults; all else is the step without them. {note}".rstrip()
-    return Payload(facts, packed, note, len(spans))
+    return Payload(facts, packed, note, _repeats(found), len(spans))
 
 
 def text(payloads: Sequence[Payload]) -> str:
@@ -137,10 +139,9 @@ def _ticks(report: Metrics, spans: Spans, one: Repeat) -> list[float]:
     return [round((one.begin - report.begin) * spans.ticks_per_second), one.period * spans.ticks_per_second, one.count]
 
 
-def _opening(found: Sequence[Repeat]) -> str:
-    """On what the timeline opens; empty for all of the step."""
+def _repeats(found: Sequence[Repeat]) -> str:
     each = [f"{one.count:,} equal periods of {seconds(one.period)} from {seconds(one.begin)} to {seconds(one.end)}" for one in found]
-    return f"The step has {' and '.join(each)}; the timeline opens on its beginning and the first of them." if each else ""
+    return " and ".join(each)
 
 
 def _count(report: Metrics, ranks: Sequence[int]) -> int:

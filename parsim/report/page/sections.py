@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from parsim.report.definitions import DEFINITIONS
 from parsim.report.faults import hours
 from parsim.report.measured import AT_PEAK, DeviceMemory, Effect
-from parsim.report.page.markup import bar, figure, swatch
+from parsim.report.page.markup import badge, bar, figure, swatch
 from parsim.report.page.metrics import ESTIMATES, EXPOSED, METRICS, PageMetric, value_of
 from parsim.report.plots import style
 from parsim.report.quantities import GIB, NONE, cell, gib, gigabytes, number, percent, points, seconds, size, time_unit
 from parsim.report.statement import statement
 from parsim.report.table import Cell, Column, Content, Table, attributes
 from parsim.report.verdict import rank_class, shortened
-from parsim.units import snapped
+from parsim.units import format_count, snapped
 
 if TYPE_CHECKING:
     from parsim.report.metrics import Metrics
@@ -38,9 +38,9 @@ def verdict(report: Metrics, title: str = "") -> str:
     fits, *others = said.lines
     lines = f'<p class="line"><span class="mark" aria-hidden="true">{mark}</span> {escape(fits)}</p>'
     lines += "".join(f'<p class="line">{escape(line)}</p>' for line in others)
-    badge = f'<p class="sure"><span class="badge {said.badge}">{escape(said.badge)}</span> {escape(said.band)}</p>'
+    sure = f'<p class="sure">{badge(said.badge)} {escape(said.band)}</p>'
     return (
-        f'<div class="verdict {state}">{name}{lines}{badge}<p><span data-key="limiter">{escape(report.limiter)}</span></p>'
+        f'<div class="verdict {state}">{name}{lines}{sure}<p><span data-key="limiter">{escape(report.limiter)}</span></p>'
         f"<p>{escape(report.loss)}</p><small>{escape(confidence(report))}</small></div>"
     )
 
@@ -331,10 +331,22 @@ def nearest(report: Metrics) -> str:
     if not rows:
         return ""
     keys = list(dict.fromkeys(key for row in rows for key in row))
-    cells = [[_signed(row.get(key)) if key.endswith("error") else _worded(row.get(key)) for key in keys] for row in rows]
+    cells = [[_signed(row.get(key)) if key.endswith("error") else _fact(key, row.get(key)) for key in keys] for row in rows]
     heads = [key.replace("_", " ").capitalize() for key in keys]
     words = "<p>Published measurements on the same GPU with the same kind of strategy, how far off parsim is there, and what differs.</p>"
     return words + _words(heads, cells).html("nearest")
+
+
+def _fact(key: str, value: Any) -> str:
+    """A fact of a measured run; what differs in words: ``768 GPUs, 69B model``."""
+    if key != "differs" or not isinstance(value, Mapping):
+        return _worded(value)
+    counted = {"gpus": "GPUs", "parameters": "model"}
+    words = [
+        f"{format_count(item, digits=2)} {counted[name]}" if name in counted else f"{name.replace('_', ' ')} {_worded(item)}"
+        for name, item in value.items()
+    ]
+    return ", ".join(words) or NONE
 
 
 def _signed(value: Any) -> str:

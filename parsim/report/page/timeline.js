@@ -263,22 +263,26 @@ class Timeline {
     this.view.set(run.start[span] - width, run.end[span] + width);
   }
 
-  // The parts of a step that repeats itself: what comes before the first period, one of them, what comes after the last.
+  // The parts of a step that repeats itself: what comes before the first period, one of them, what comes after the last. Of several
+  // runs: until half of those that repeat themselves have had a first period, and as long as the longest period where all are in theirs.
   partOf(name) {
-    const { periods, length } = this.runs[0], first = periods[0], last = periods[periods.length - 1];
-    const longest = periods.reduce((one, other) => (other.length * other.count > one.length * one.count ? other : one));
+    const repeating = this.runs.filter((run) => run.periods.length), { length } = this.view;
+    const longest = repeating.map((run) => run.periods.reduce((one, other) => (other.length * other.count > one.length * one.count ? other : one)));
+    const ends = repeating.map((run) => run.periods[run.periods.length - 1]).map((last) => last.begin + (last.count - 1) * last.length);
+    const filled = repeating.map((run) => run.periods[0].begin + run.periods[0].length).sort((one, other) => one - other);
+    const begin = Math.max(...longest.map((one) => one.begin));
     const parts = {
-      fill: [-0.004 * length, first.begin + first.length],
-      period: [longest.begin, longest.begin + longest.length],
-      drain: [last.begin + (last.count - 1) * last.length, 1.004 * length],
+      fill: [-0.004 * length, filled[(filled.length - 1) >> 1]],
+      period: [begin, begin + Math.max(...longest.map((one) => one.length))],
+      drain: [Math.min(...ends), 1.004 * length],
     };
     this.view.set(...parts[name]);
   }
 
-  // A step of very many passes opens where they can be read.
+  // Steps of very many passes open where they can be read.
   open() {
-    if (this.runs.length > 1 || !this.runs[0].periods.length) return;
-    for (const button of document.querySelectorAll(".parts-of")) button.hidden = false;
+    if (!this.runs.some((run) => run.periods.length)) return;
+    for (const button of document.querySelectorAll(".parts-of")) button.hidden = this.runs.length > 1 && button.dataset.do === "drain"; // several end at different times
     this.partOf("fill");
   }
 

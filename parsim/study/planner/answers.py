@@ -25,10 +25,10 @@ from parsim.study.search.bounds import Bounder
 KEPT = 8
 """models and machines of which what their states have in common is kept"""
 NOTHING: dict[str, Any] = dict.fromkeys((
-    "stage", "says", "peak_bytes", "capacity_bytes", "at_peak", "step_time_s", "step_band_s", "mfu", "tokens_per_s", "gpus",
-    "time_to_train_s", "cost_to_train", "currency", "verdict", "limiter", "confidence",
+    "stage", "says", "peak_bytes", "capacity_bytes", "at_peak", "step_time_s", "mfu", "tokens_per_s", "gpus", "estimate",
+    "currency", "verdict", "limiter", "confidence", "basis",
 )) | {"findings": [], "warnings": []}  # fmt: skip
-"""the keys of an answer; bytes, seconds, tokens per second, money"""
+"""the keys of an answer; bytes, seconds, tokens per second. Times and rates are bounds or simulated; `estimate` is that of the report"""
 
 
 class Around:
@@ -148,17 +148,15 @@ def simulated(report: Report) -> dict[str, Any]:
         "capacity_bytes": capacity,
         "at_peak": {name: fullest.at_peak.get(name, 0) for name in AT_PEAK},
         "step_time_s": report.step_time,
-        "step_band_s": None if estimate.step_time_band_s is None else list(estimate.step_time_band_s),
-        "estimated_step_time_s": estimate.step_time_s,
         "mfu": report.mfu,
         "tokens_per_s": report.tokens_per_s,
         "gpus": report.measured.ranks.total,
-        "time_to_train_s": estimate.time_to_train_s,
-        "cost_to_train": estimate.cost_to_train,
+        "estimate": estimate.document(),
         "currency": None if report.measured.economics is None else report.measured.economics.currency,
         "verdict": report.verdict,
         "limiter": report.limiter,
         "confidence": report.measured.confidence.status,
+        "basis": report.measured.confidence.basis,
         "warnings": [" ".join(filter(None, (finding.path, finding.message))) for finding in report.warnings],
     }
 

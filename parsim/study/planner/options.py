@@ -24,11 +24,13 @@ from parsim.study.search.lattice import STANDARD, divisors
 TENSOR, PIPELINE, CONTEXT, EXPERT = (f"parallel.{axis}.size" for axis in ("tensor", "pipeline", "context", "expert"))
 SEQUENCE_PARALLEL, SCHEDULE, VIRTUAL = "parallel.tensor.sequence_parallel", "parallel.pipeline.schedule", "parallel.pipeline.virtual_stages"
 STRATEGY, MICRO_BATCH, RECOMPUTE = "parallel.data.strategy", "training.micro_batch", "training.recompute"
-NODES, BATCH = "cluster.nodes", "training.global_batch"
+NODES, BATCH, SEQUENCE = "cluster.nodes", "training.global_batch", "training.sequence_length"
+ACCUMULATION = "training.gradient_accumulation"
 CHOSEN = (TENSOR, PIPELINE, CONTEXT, EXPERT, STRATEGY, SCHEDULE, MICRO_BATCH, RECOMPUTE)
 """keys whose values are offered one by one, each with whether it is legal"""
 _LARGEST, _MOST_CONTEXT = 128, 16
 _MICRO_BATCHES, _MACHINES = (1, 2, 4, 8, 16), (1, 2, 4, 8, 16, 32, 64)
+_ROUND = tuple(2**power for power in range(4, 13))
 _MOST_REPAIRS, _MOST_TRIED = 4, 24
 _ANY = 1e-3
 """seconds of a kernel, where nobody asks for a time"""
@@ -144,15 +146,54 @@ def repairs(planner: Planner, state: State, offered: Mapping[str, Sequence[Mappi
 
     The last one always helps: the example.
     """
-    found: list[Changes] = []
+    found = _batch(planner, state)
     for key, listed in offered.items():
         at = next((place for place, one in enumerate(listed) if one["chosen"]), 0)
         legal = [(abs(place - at), place) for place, one in enumerate(listed) if not one["reason"] and not one["chosen"]]
         if legal and key not in (SCHEDULE, RECOMPUTE):
             found.append(dict(listed[min(legal)[1]]["changes"]))
-    if len(found) < _MOST_REPAIRS:
-        found += [change for change in _larger(state) if not refusal(planner, state, change)][: _MOST_REPAIRS - len(found)]
+    for change in _larger(state) if len(found) < _MOST_REPAIRS else ():
+        more_than_known = any(set(one) <= set(change) for one in found if NODES not in one)  # of machines several numbers are offered
+        if not more_than_known and not refusal(planner, state, change):
+            found.append(change)
+        if len(found) == _MOST_REPAIRS:
+            break
     return [*found[:_MOST_REPAIRS], *([] if found else [_plain(state)])]
+
+
+def _batch(planner: Planner, state: State) -> list[Changes]:
+    """The nearest global batch that is possible, where the batch is what does not fit with the rest."""
+    batch = whole(state).get(BATCH)
+    wrong = [finding["path"] for finding in planner.bound(state)["findings"]]
+    if not isinstance(batch, int) or batch < 1 or BATCH not in wrong:
+        return []
+    near = [batch + sign * distance for distance in range(1, 9) for sign in (1, -1)]
+    rounds = [count * size for size in _ROUND for count in (batch // size + 1, batch // size)]
+    for other in dict.fromkeys([*near, *rounds]):
+        if other > 0 and not refusal(planner, state, change := {BATCH: other, **_without_steps(state)}):
+            return [change]
+    return []
+
+
+def _without_steps(state: State) -> Changes:
+    """Gradient accumulation follows from the batch, unless somebody wrote it."""
+    return {ACCUMULATION: None} if ACCUMULATION in whole(state) else {}
+
+
+def eased(
+    planner: Planner, state: State, offered: Mapping[str, Sequence[Mapping[str, Any]]], ways: Sequence[Changes]
+) -> dict[str, list[dict[str, Any]]]:
+    """The values of an impossible state: those that one of `ways`, or another batch, makes possible can be chosen."""
+    only_batch = bool(offered) and {finding["path"] for finding in planner.bound(state)["findings"]} == {BATCH}
+    round_batch: list[Changes] = []
+    if only_batch:
+        round_batch.append({BATCH: facts_of(state, None).gpus * _MICRO_BATCHES[-1], **_without_steps(state)})
+
+    def reason(key: str, one: Mapping[str, Any]) -> str:
+        tried = (*ways, *(round_batch if key != SCHEDULE else ()))
+        return "" if any(not refusal(planner, state, {**way, **one["changes"]}) for way in tried) else str(one["reason"])
+
+    return {key: [{**one, "reason": reason(key, one) if one["reason"] else ""} for one in listed] for key, listed in offered.items()}
 
 
 def _larger(state: State) -> Iterator[Changes]:
@@ -166,10 +207,15 @@ def _larger(state: State) -> Iterator[Changes]:
     except InputError:
         return
     if isinstance(micro, int):
-        yield {BATCH: gpus * micro, "training.gradient_accumulation": None}
+        yield {BATCH: gpus * micro, **_without_steps(state)}
     simple: Changes = {key: None for key in flat if key.startswith("parallel.")} | {STRATEGY: "fsdp"}
-    for batch in ({}, {BATCH: gpus, MICRO_BATCH: 1, "training.gradient_accumulation": None}):
-        yield simple | batch
+    batches: list[Changes] = [{}, {BATCH: gpus, MICRO_BATCH: 1, **_without_steps(state)}]
+    yield from (simple | batch for batch in batches)
+    length = flat.get(SEQUENCE)
+    if isinstance(length, int):  # a model may have fewer positions
+        shorter: list[Changes] = [{SEQUENCE: length >> halved} for halved in range(1, 6) if length >> halved]
+        yield from shorter
+        yield from (simple | one | batch for one in shorter for batch in batches)
 
 
 def _plain(state: State) -> Changes:

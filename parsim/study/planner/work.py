@@ -8,7 +8,7 @@ from typing import Any
 
 from parsim.errors import ParsimError
 from parsim.study.planner.answers import Planner, exact, impossible, report_page
-from parsim.study.planner.options import nearest_fits, options, repairs
+from parsim.study.planner.options import eased, nearest_fits, options, repairs
 from parsim.study.planner.state import checked, command, dropped, scenario_of, yaml
 
 Document = dict[str, Any]
@@ -44,7 +44,8 @@ def choices(state: Any) -> Iterator[Document]:
     state = checked(state)
     offered = options(_planner(), state)
     possible = _planner().bound(state)["says"] != "impossible"
-    answer: Document = {"options": offered, "repairs": [] if possible else repairs(_planner(), state, offered)}
+    ways = [] if possible else repairs(_planner(), state, offered)
+    answer: Document = {"options": offered if possible else eased(_planner(), state, offered, ways), "repairs": ways}
     try:
         scenario_of(state)
     except ParsimError:

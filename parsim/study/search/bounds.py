@@ -116,10 +116,12 @@ def _capacity(built: Built) -> int:
 
 
 def closed(costs: CandidateCosts) -> float:
-    """Fill, a rank's own passes, drain, end of the step: the largest over the ranks [s]."""
+    """Fill, a rank's own passes, drain, end of the step: the largest over the ranks [s]; 0 where it is not known."""
     plan = costs.plan
     if plan.asynchronous:
         return _steady(costs)
+    if _meeting(costs):
+        return 0.0
     fill, drain, rest = _ways(costs)
     compute, queues = [], []
     drained = 0.0
@@ -133,6 +135,11 @@ def closed(costs: CandidateCosts) -> float:
         queues.append(-inf if last.kind == "F" else _queue(costs, p, last.stage, last.kind, done))
     queued = max(fsum(r.each for r in stage.reductions.values()) for stage in costs.times) * plan.training.micro_batches
     return max(_finished(costs, compute, queues), drained + _least_ending(costs), queued) * (1 - ROUNDING_ERRORS)
+
+
+def _meeting(costs: CandidateCosts) -> bool:
+    """Passes that run at once take less than one after another, and of two models on the ranks each does a part of the micro-batches."""
+    return bool(costs.plan.overlapped) or costs.plan.directions > 1
 
 
 def _queue(costs: CandidateCosts, p: int, stage: int, kind: str, done: float) -> float:
@@ -194,7 +201,8 @@ def _steady(costs: CandidateCosts) -> float:
     """Without a flush a step is as many periods as it has micro-batches, and no period is shorter than a rank's own passes [s]."""
     plan = costs.plan
     p = len(plan.slots)
-    many = plan.training.micro_batches - 4 * p - 8  # what `parsim.scenario.built.plan_of` adds to find the steady state
+    # without what `parsim.scenario.built.plan_of` adds to find the steady state
+    many = plan.parallelism.pipeline.step or plan.training.micro_batches - 4 * p - 8
     own = [fsum(costs.chunks[slot.stage].least[slot.kind] for slot in {s[:2]: s for s in row}.values()) for row in plan.slots]
     return many * max(own) * (1 - 1e-6)
 
@@ -202,7 +210,7 @@ def _steady(costs: CandidateCosts) -> float:
 def _order(costs: CandidateCosts) -> Walked | None:
     """The schedule in the order of its messages; None where chains through it are not known."""
     plan = costs.plan
-    if plan.asynchronous or plan.training.last_micro_batch:
+    if plan.asynchronous or plan.training.last_micro_batch or _meeting(costs):
         return None
     pipeline = plan.parallelism.pipeline
     if pipeline.schedule == "custom" or not plan.training.backward:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from html import escape
 
 from parsim.report.notebook import on_paper
-from parsim.report.page.markup import section
+from parsim.report.page.markup import badge, section
 from parsim.report.page.plain import plain_page
+from parsim.report.plots import style
 from parsim.report.plots.figure import save
 from parsim.report.quantities import NONE, gib, number, percent, seconds
 from parsim.report.table import Cell, Column, Content, Table
@@ -19,6 +21,11 @@ from parsim.study.size.recommendation import Recommendation, machines_of, money,
 from parsim.study.size.strategies import Configuration
 from parsim.study.size.text import asked, drawings, looked_at, shown
 
+_LIKELY, _RUNS = "Likely range (80 %)", "In the runs"
+_WIDTH = 4.6
+"""of a figure [inch]: drawn larger than that on a wide screen, so that its words can be read"""
+_TELLING = 5e-4
+"""a smaller change of what is minimised is no difference, as in the terminal"""
 _LABELS = {"time-cost": "Time to train against cost", "gpus-time": "GPUs against time to train"}
 
 
@@ -32,8 +39,8 @@ def page(answer: AnswerData) -> str:
         section("The best of every kind of machine", _frozen(_table(answer, rows)) + _below(answer, rows)) if rows else "",
         section("Time, cost and number of GPUs", _figures(answer)),
         section("What cannot do it", _listed(f"{one.machine}: {one.reason}" for one in answer.machines if not one.possible)),
-        section("If assumptions are off", _frozen(_effects(answer))),
-        section("Assumptions", _frozen(_assumptions(answer))),
+        section("If assumptions are off", _effects(answer)),
+        section("Assumptions", _stacked(_assumptions(answer))),
         section("What was not modelled", _listed(not_modelled(answer))),
         section("What was looked at", _listed(looked_at(answer))),
         section("Warnings", _listed(str(finding) for finding in answer.warnings)),
@@ -44,23 +51,34 @@ def page(answer: AnswerData) -> str:
 def _banner(answer: AnswerData, said: Recommendation) -> str:
     state, mark = ("fails", "✗") if said.best is None else ("open", "≈") if said.tied or answer.interrupted else ("fits", "✓")
     lines = "".join(f"<li>{escape(line)}</li>" for line in (*said.lines, *(f"{tie.why}." for tie in answer.ties)))
+    sure = "" if said.best is None else f'<p class="sure">{badge(said.best.status)} {escape(_sure(said.best))}</p>'
     return (
         f'<div class="verdict {state}" id="recommendation">'
         f'<b><span class="mark" aria-hidden="true">{mark}</span> {escape(said.sentence)}</b>'
-        f"{f'<ul>{lines}</ul>' if lines else ''}</div>"
+        f"{sure}{f'<ul>{lines}</ul>' if lines else ''}</div>"
     )
+
+
+def _sure(best: Configuration) -> str:
+    """What stands beside the badge."""
+    if best.spread is None:
+        return "no likely range is known"
+    low, high = (best.days * factor for factor in best.spread)
+    return f"{_RUNS if best.runs is not None else _LIKELY}: {_days(low)} to {_days(high)}"
+
+
+def _days(days: float) -> str:
+    return f"{number(days)} days" if days >= 2 else f"{number(days * 24)} h"
 
 
 def _tiles(best: Configuration, answer: AnswerData) -> str:
     """The numbers of the recommendation."""
-    days = "" if best.spread is None else f"{number(best.days * best.spread[0])} to {number(best.days * best.spread[1])}"
-    of = "in the runs" if best.runs is not None else "80 % of runs alike"
     tiles = [
         ("Machines", f"{best.nodes} x {best.machine}", f"{best.gpus} GPUs{f', {best.idle} idle' if best.idle else ''}"),
         (
             "Time to train",
-            f"{number(best.days)} days" if best.days >= 2 else f"{number(best.seconds / 3600)} h",
-            f"{days} days, {of}" if days else "no band is known",
+            _days(best.days),
+            _sure(best),
         ),
         ("Cost", NONE if best.cost is None else money(best.cost, answer.question.currency), basis(answer.prices)),
         ("Step", seconds(best.step_time), f"{'undisturbed' if best.runs is not None else 'simulated'} {seconds(best.simulated_step_time)}"),
@@ -83,7 +101,7 @@ def _table(answer: AnswerData, rows: Sequence[Configuration]) -> str:
     clean = "Undisturbed step" if answer.question.disturbed else "Simulated step"
     columns = [
         Column("Machines", align="left"), Column("Strategy", align="left"), Column("Step", "s"), Column(clean, "s"), Column("Days"),
-        Column("In the runs" if answer.question.disturbed else "80 % of runs alike"), Column(f"Cost [{answer.question.currency}]"),
+        Column(_RUNS if answer.question.disturbed else _LIKELY), Column(f"Cost [{answer.question.currency}]"),
         Column("GPU-hours", write=lambda value: f"{value:,.0f}"), Column("Goodput", write=percent), Column("MFU", write=percent),
         Column("Memory to spare", "GiB", write=gib),
         Column("Limited by", align="left"), Column("Confidence", align="left"),
@@ -100,7 +118,8 @@ def _row(one: Configuration, *, first: bool, on_front: bool) -> list[Content]:
     return [
         Cell(name, html=f"{mark}{escape(name)}{' *' if on_front else ''}"), str(one.strategy), one.step_time, one.simulated_step_time,
         one.days,
-        days, cost, one.gpu_hours, one.goodput, one.mfu, one.headroom, WORDS[one.limiter_kind], one.status,
+        days, cost, one.gpu_hours, one.goodput, one.mfu, one.headroom, WORDS[one.limiter_kind],
+        Cell(one.status, html=badge(one.status)),
     ]  # fmt: skip
 
 
@@ -121,17 +140,29 @@ def _below(answer: AnswerData, rows: Sequence[Configuration]) -> str:
 
 
 def _figures(answer: AnswerData) -> str:
-    """As pictures in the page, on white paper."""
+    """As pictures in the page, light or dark as it is."""
     parts = []
-    for name, drawing in drawings(answer).items():
+    for name, drawing in drawings(answer, width=_WIDTH).items():
         svg = save(drawing, "svg", inline=True)
-        parts.append(f'<figure class="drawing">{on_paper(svg, f"parsim-{sha256(svg).hexdigest()[:12]}", _LABELS[name])}</figure>')
+        parts.append(f'<figure class="drawing">{_themed(on_paper(svg, f"parsim-{sha256(svg).hexdigest()[:12]}", _LABELS[name]))}</figure>')
     return f'<div class="drawings">{"".join(parts)}</div>' if parts else ""
 
 
+def _themed(svg: str) -> str:
+    """Paper and ink of a picture as the page has them."""
+    for drawn, themed in ((style.INK, "--ink"), (style.PAPER, "--paper"), (style.GRID, "--line")):
+        svg = re.sub(rf"(fill|stroke): {drawn}\b", rf"\1: var({themed})", svg, flags=re.IGNORECASE)
+    return svg.replace("background:#fff", "background:none", 1)
+
+
 def _effects(answer: AnswerData) -> str:
+    """What a change makes of the answer; changes that make nothing of it in one sentence."""
     rows: list[list[Content]] = []
+    silent = []
     for one in sensitivity(answer):
+        if one.winner is not None and not one.moved and one.relative is not None and abs(one.relative) < _TELLING:
+            silent.append(one.change)
+            continue
         if one.winner is None:
             rows.append([one.change, "nothing can do it", NONE])
             continue
@@ -143,7 +174,8 @@ def _effects(answer: AnswerData) -> str:
         Column("Best then", align="left"),
         Column(f"{answer.question.minimise.capitalize()} against now"),
     ]
-    return Table(columns, rows).html("sensitivity", sortable=False) if rows else ""
+    table = _frozen(Table(columns, rows).html("sensitivity", sortable=False)) if rows else ""
+    return table + (f"<p>No difference: {escape(', '.join(silent))}.</p>" if silent else "")
 
 
 def _assumptions(answer: AnswerData) -> str:
@@ -173,6 +205,11 @@ def not_modelled(answer: AnswerData) -> Iterator[str]:
 def _listed(lines: Sequence[str] | Iterator[str]) -> str:
     items = "".join(f"<li>{escape(line)}</li>" for line in lines)
     return f"<ul>{items}</ul>" if items else ""
+
+
+def _stacked(table: str) -> str:
+    """The cells of a row under each other where the page is narrow."""
+    return f'<div class="stacked">{table}</div>' if table else ""
 
 
 def _frozen(table: str) -> str:

@@ -95,6 +95,10 @@ def test_the_page_has_the_whole_answer_and_asks_for_nothing() -> None:
     assert "<script" not in html
     assert not re.search(r'(?:src|href)="(?!#|data:)', html)
     assert f"best: {answer.ranked[0].machine}, 8 GPUs" in html
+    assert f'class="badge {answer.ranked[0].status}"' in html
+    assert "fill: #ffffff" not in html  # paper and ink of the figures are those of the page
+    assert "+0.0 %" not in html
+    assert "No difference: " in html
     assert page(answer) == html
 
 
