@@ -165,12 +165,13 @@ class StudyData:
         """How many points there were and what became of them."""
         statuses = [str(row["status"]) for row in self.rows]
         simulated = [status for status in statuses if status in ("fits", "does not fit")]
+        unseen = {place.number for place in self.places if self.row(place) is None}  # one that was simulated may be beaten by its bound too
         return {
             "points": len(self.places),
             "excluded": sum(bool(place.excluded) for place in self.places),
             "equal": sum(bool(place.same_as) for place in self.places),
-            "passed": len(self.passed) - len(self.judged),
-            "judged": len(self.judged),
+            "passed": len(unseen & self.passed.keys() - self.judged),
+            "judged": len(unseen & self.judged),
             "simulated": len(simulated),
             **{status: statuses.count(status) for status in ("refused", "deadlock", "failed")},
             "kept": sum(len(entry.rows) for entry in self.entries),
