@@ -38,13 +38,14 @@ def split_blocks(
     layers = [i for i, block in enumerate(model.blocks) if block.kind not in OUTER]
     before = tuple(range(layers[0]))
     after = tuple(range(layers[-1] + 1, len(model.blocks)))
-    if len(layers) < stages and isinstance(split, str):
-        text = f"{len(layers)} layers cannot fill pipeline {ranks} x virtual stages {virtual} = {stages} stages"
-        raise PlanError(Finding(text, "parallel.pipeline.size", ranks, f"use at most {len(layers)} stages"))
+    places = len(layers) + len(account_for)
+    if places < stages and isinstance(split, str):
+        counted = "".join(f" and {name}" for name in account_for)
+        text = f"{len(layers)} layers{counted} cannot fill pipeline {ranks} x virtual stages {virtual} = {stages} stages"
+        raise PlanError(Finding(text, "parallel.pipeline.size", ranks, f"use at most {places} stages"))
     if split == "balanced":
         return _balanced(model, workload, clocks or [[clock]] * stages)
     if split == "even":
-        places = len(layers) + len(account_for)
         counts = [places // stages + (stage < places % stages) for stage in range(stages)]
         counts[0] -= "embedding" in account_for
         counts[-1] -= "loss" in account_for

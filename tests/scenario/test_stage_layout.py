@@ -103,6 +103,15 @@ def test_embedding_and_loss_count_as_layers(names, layers):
     assert even.step_time == plain.step_time
 
 
+def test_embedding_and_loss_alone_on_their_stages():
+    """Two layers on four stages, as 126 layers of Llama 3.1 405B on 128."""
+    model = {"base": "gpt2", "layers": 2}
+    even, plain = (simulate(load(job(model, **one))) for one in ({"account_for": ["embedding", "loss"]}, {"split": [0, 1, 1, 0]}))
+    assert even.step_time == plain.step_time
+    with pytest.raises(ParsimError, match="1 layers and embedding and loss cannot fill"):
+        simulate(load(job({"base": "gpt2", "layers": 1}, account_for=["embedding", "loss"])))
+
+
 @pytest.mark.parametrize(
     ("pipeline", "problem"),
     [
