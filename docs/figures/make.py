@@ -29,6 +29,7 @@ FIGURES = {
     "zero-nvlink.svg": ("parsim compare zero-nvlink --out compared --quiet", "compared/breakdown.svg"),
     "what-if.svg": ("parsim explain llama-7b-zero3-8x-rtx-4090 --out explained --quiet", "explained/what-if.svg"),
     "roofline.svg": ("parsim explain llama-7b-zero3-8x-rtx-4090 --out explained --quiet", "explained/roofline.svg"),
+    "training-weeks.svg": ("parsim run llama-3-405b-54-days --out weeks --quiet", "weeks/training.svg"),
 }
 """figure -> (the command, the file that it writes)"""
 

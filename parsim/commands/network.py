@@ -32,7 +32,9 @@ def collective(
     basis: Annotated[str, typer.Option(help="measured | nccl (the library's own prediction)")] = "measured",
     algorithm: Annotated[str, typer.Option(help="auto | ring | tree | nvls | nvls-tree | ...")] = "auto",
     protocol: Annotated[str, typer.Option(help="auto | simple | ll | ll128")] = "auto",
-    kernels: Annotated[str, typer.Option(help="of an all-to-all: nccl | deepep | deepep-low-latency | hybridep")] = "nccl",
+    kernels: Annotated[
+        str, typer.Option(help="of an all-to-all: nccl | deepep | deepep-low-latency | hybridep; NCCL is shown beside")
+    ] = "nccl",
     nccl: Annotated[str | None, typer.Option(metavar="VERSION", help="Version of the library, for example 2.18.")] = None,
     as_json: Json = False,
     figure: Figure = None,
@@ -40,6 +42,9 @@ def collective(
     debug: Debug = False,
 ) -> None:
     """Predict a collective over message sizes, as nccl-tests measures it."""
+    from dataclasses import replace
+
+    from parsim.hardware.nccl.expert_kernels import remarks_on
     from parsim.hardware.nccl.inputs import AUTOMATIC, Settings
     from parsim.interop.nccl_logs import read_log
     from parsim.scenario.machines import group
@@ -52,7 +57,9 @@ def collective(
     cluster, members = group(on, gpus or (log.ranks if log else None), nodes or (log.nodes if log and not gpus else None))
     settings = Settings(basis, nccl or AUTOMATIC.version, algorithm.replace("-", "_"), protocol, kernels=kernels)
     sampled = tuple(sorted({sample.bytes for sample in log.samples})) if log and size is None else ()
-    rows = study.sweep(cluster, members, wanted, sampled or study.sizes(size or "1KiB:16GiB", factor), settings)
+    asked = sampled or study.sizes(size or "1KiB:16GiB", factor)
+    rows = study.sweep(cluster, members, wanted, asked, settings)
+    library = () if kernels == "nccl" else study.sweep(cluster, members, wanted, asked, replace(settings, kernels="nccl"))
     compared = () if log is None else study.compare(cluster, members, wanted, log, settings)
     machines = len({cluster.node_of(gpu) for gpu in members})
     title = f"{wanted.replace('_', '-')}, {len(members)} GPUs of {f'{machines} x ' if machines > 1 else ''}{cluster.name}"
@@ -69,10 +76,10 @@ def collective(
             "kernels": kernels,
             **({"worth": worth(cluster, members).document()} if judged else {}),
         }  # fmt: skip
-        say_json(study.document(rows, compared, about))
+        say_json(study.document(rows, compared, about, library))
     else:
-        remarks = worth(cluster, members).lines() if judged else []
-        say(study.text(rows, compared, title, remarks) + (f"\nWrote {figure}" if figure is not None else ""))
+        remarks = worth(cluster, members).lines() if judged else remarks_on(kernels)
+        say(study.text(rows, compared, title, remarks, library) + (f"\nWrote {figure}" if figure is not None else ""))
 
 
 @topologies.command()

@@ -153,12 +153,17 @@ def steps(
     variability: Annotated[str, typer.Option(metavar="PROFILE", help="A profile of variability.")] = "typical",
     runs: Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="Simulated steps of each run.")] = 60,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Your own sources.yaml, step_times.csv and rows.")] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Compare how much steps of one run differ: percentiles of published logs beside those of simulated steps."""
-    from parsim.validation.step_spread import document, spread, step_logs, text
+    from parsim.validation.step_spread import StepSpread, document, simulated_steps, step_logs, text
 
     logs = step_logs(data, source or ())
-    found = list(progress("Simulating steps", (spread(log, variability, runs) for log in logs), len(logs)))
+    drawn = ((number, step) for number, log in enumerate(logs) for step in simulated_steps(log, variability, runs))
+    taken: dict[int, list[float]] = {number: [] for number in range(len(logs))}
+    for number, step in progress("Simulating steps", drawn, len(logs) * runs, quiet=quiet):
+        taken[number].append(step)
+    found = [StepSpread(log, tuple(taken[number])) for number, log in enumerate(logs)]
     say_json(document(found, variability)) if as_json else say(text(found, variability))

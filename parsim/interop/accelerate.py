@@ -358,7 +358,7 @@ def _mesh(draft: ExportDraft, version: int) -> dict[str, Any]:
 
 def _pipeline(draft: ExportDraft) -> None:
     pipeline = draft.job.built.parallelism.pipeline
-    for key in ("size", "schedule", "virtual_stages", "split", "post_validation", "overlap_sends", "scatter_sends"):
+    for key in ("size", "schedule", "virtual_stages", "split", "account_for", "post_validation", "overlap_sends", "scatter_sends"):
         draft.says(f"parallel.pipeline.{key}", "no pipeline")
     if pipeline.size > 1:
         hint = "use --to megatron, or --to deepspeed (its pipeline engine), or pipeline size 1"

@@ -336,6 +336,7 @@ def pipeline(draft: ExportDraft) -> dict[str, Any]:
         draft.refuses(f"{prefix}.schedule", "DeepSpeed's TrainSchedule is 1F1B with one stage per rank", f"use {other}")
     draft.says(f"{prefix}.schedule", "TrainSchedule, 1F1B")
     draft.says(f"{prefix}.virtual_stages", "1")
+    draft.says(f"{prefix}.account_for", "see split")
     draft.says(f"{prefix}.split", "PipelineModule(partition_method='uniform')")
     if len(set(draft.job.layers)) > 1 or pipeline.split != "even":
         layers = ", ".join(map(str, draft.job.layers))

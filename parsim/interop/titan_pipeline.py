@@ -131,7 +131,7 @@ def pipeline_entries(draft: ExportDraft, document: dict[str, Any]) -> None:
     """Put the pipeline into `document`: its schedule, and the modules of every stage where they are not torchtitan's own split."""
     pipeline = draft.job.built.parallelism.pipeline
     draft.entry(document, "parallel.pipeline.size", pipeline.size)
-    for key in ("schedule", "virtual_stages", "split"):
+    for key in ("schedule", "virtual_stages", "split", "account_for"):
         draft.says(f"parallel.pipeline.{key}", "no pipeline")
     draft.lacks("parallel.pipeline.overlap_sends", "torch.distributed.pipelining sends beside the computation")
     draft.lacks("parallel.pipeline.scatter_sends", "every tensor rank sends what it has")

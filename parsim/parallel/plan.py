@@ -388,7 +388,8 @@ def plan(
     mean = replace(workload, sequence=training.mean_length // parallelism.context.size) if model.sequence else workload
     stages = pipeline.size * virtual
     clocks = _clocks_of_stages(clock, mesh, held_by, stages) if isinstance(clock, Clocks) else ()
-    blocks = split_blocks(model, mean, pipeline.size, virtual, pipeline.split, clock, clocks) * directions(pipeline.schedule)
+    blocks = split_blocks(model, mean, pipeline.size, virtual, pipeline.split, clock, clocks, pipeline.account_for)
+    blocks *= directions(pipeline.schedule)
     chunks = tuple(Chunk(stage, held_by[stage], blocks[stage]) for stage in range(len(blocks)))
     loads = load.by_block(model)
     kinds = clock.of_ranks if isinstance(clock, Clocks) else ()

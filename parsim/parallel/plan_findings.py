@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from parsim.errors import Finding
 from parsim.model.kept_products import MATMULS
 from parsim.model.mixture import GroupedLinear
-from parsim.model.model import Model
+from parsim.model.model import OUTER, Model
 from parsim.model.regions import REGIONS, regions
 from parsim.parallel import zero3_buckets, zero_plus_plus
 from parsim.parallel.context import context_findings
@@ -72,6 +72,7 @@ def findings_of(
     findings += _chosen_findings(model, training, parallelism)
     findings += _list_findings(training, parallelism, runtime)
     findings += tower_findings(model, training, parallelism)
+    findings += _split_findings(model, parallelism)
     if model.maximum_sequence and training.sequence_length > model.maximum_sequence and model.facts.get("position") == "learned":
         text = f"{training.sequence_length} tokens, but {model.name} has {model.maximum_sequence} learned positions"
         findings.append(Finding(text, "training.sequence_length", training.sequence_length, f"use at most {model.maximum_sequence}"))
@@ -110,6 +111,32 @@ def findings_of(
             findings.append(Finding(f"rank {rank} does not exist (0 to {mesh.ranks - 1})", "variability.slow", rank))
         if speed <= 0:
             findings.append(Finding(f"a speed must be > 0, got {speed}", "variability.slow", speed))
+    return findings
+
+
+def _split_findings(model: Model, parallelism: Parallelism) -> list[Finding]:
+    """What a split of the pipeline says of embedding, head and prediction modules."""
+    pipeline, findings = parallelism.pipeline, []
+    held = int(str(model.facts.get("mtp", 0)))
+    if pipeline.modules is not None and pipeline.modules != held:
+        text = f"the layout has {pipeline.modules} prediction modules (m), the model {held}"
+        findings.append(Finding(text, "parallel.pipeline.split", None, f"write m {held} times before L, or model.mtp: {pipeline.modules}"))
+    path = "parallel.pipeline.account_for"
+    if not pipeline.account_for:
+        return findings
+    if pipeline.split != "even":
+        text = "what counts as a layer matters where layers are split evenly"
+        findings.append(Finding(text, path, list(pipeline.account_for), "leave account_for out, or split"))
+    elif pipeline.size == 1:
+        findings.append(Finding("there is one stage", path, list(pipeline.account_for), "leave account_for out"))
+    if len(set(pipeline.account_for)) < len(pipeline.account_for):
+        findings.append(Finding("each counts as one layer at most", path, list(pipeline.account_for), "name it once"))
+    outer = {"embedding": model.blocks[0].kind in OUTER, "loss": model.blocks[-1].kind in OUTER}
+    findings += [
+        Finding(f"{model.name} has no {'head' if name == 'loss' else name} of its own", path, name, "leave it out")
+        for name in pipeline.account_for
+        if not outer[name]
+    ]
     return findings
 
 

@@ -206,6 +206,10 @@ class PipelineParallel:
     """custom schedule: slots that run a forward and a backward at once"""
     virtual_stages: int = 1
     split: Literal["even", "balanced"] | tuple[int, ...] = "even"
+    modules: int | None = None
+    """modules of multi-token prediction that the split names; None: it does not say"""
+    account_for: tuple[str, ...] = ()
+    """embedding, loss: what counts as a layer where `split` is even"""
     post_validation: bool = False
     """a rank steps when its own gradients are done, and goes on with the next step"""
     step: int = 0

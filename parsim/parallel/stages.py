@@ -24,25 +24,31 @@ def split_blocks(
     split: Literal["even", "balanced"] | tuple[int, ...],
     clock: Callable[[Kernel], float],
     clocks: Sequence[Sequence[Callable[[Kernel], float]]] = (),
+    account_for: Sequence[str] = (),
 ) -> list[tuple[int, ...]]:
     """Block indices per global virtual stage (ranks x virtual of them), in forward order.
 
     `even` counts layers, the extra ones go to the earliest stages; embedding and head join the first and the last
-    stage. A tuple gives layers per stage; the first and the last may be 0 where embedding and head fill them, as with Megatron's
-    --account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split. `balanced` minimises the slowest stage's forward
-    + backward time, with embedding and head counted; `clocks` are those of each stage's GPUs, where stages differ.
+    stage, where those in `account_for` count as a layer (Megatron-LM, transformer_block.py get_num_layers_to_build, which refuses what
+    does not divide). A tuple gives layers per stage; the first and the last may be 0 where embedding and head fill them. `balanced`
+    minimises the slowest stage's forward + backward time, with embedding and head counted; `clocks` are those of each stage's GPUs, where
+    stages differ.
     """
     stages = ranks * virtual
     layers = [i for i, block in enumerate(model.blocks) if block.kind not in OUTER]
     before = tuple(range(layers[0]))
     after = tuple(range(layers[-1] + 1, len(model.blocks)))
-    if len(layers) < stages and isinstance(split, str):
-        text = f"{len(layers)} layers cannot fill pipeline {ranks} x virtual stages {virtual} = {stages} stages"
-        raise PlanError(Finding(text, "parallel.pipeline.size", ranks, f"use at most {len(layers)} stages"))
+    places = len(layers) + len(account_for)
+    if places < stages and isinstance(split, str):
+        counted = "".join(f" and {name}" for name in account_for)
+        text = f"{len(layers)} layers{counted} cannot fill pipeline {ranks} x virtual stages {virtual} = {stages} stages"
+        raise PlanError(Finding(text, "parallel.pipeline.size", ranks, f"use at most {places} stages"))
     if split == "balanced":
         return _balanced(model, workload, clocks or [[clock]] * stages)
     if split == "even":
-        counts = [len(layers) // stages + (stage < len(layers) % stages) for stage in range(stages)]
+        counts = [places // stages + (stage < places % stages) for stage in range(stages)]
+        counts[0] -= "embedding" in account_for
+        counts[-1] -= "loss" in account_for
     else:
         counts = list(split)
         _check_list(counts, stages, len(layers), [bool(before), *[False] * (stages - 2), bool(after)])

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from parsim import units
 from parsim.parallel.groups import AXES
+from parsim.scenario.stage_layout import PATTERN, is_layout, stage_layout
 from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, ListOf, Number, Quantity, Section, Silent, Text, Whole, shown
 
 STRATEGIES = ("none", "torch-data-parallel", "parameter-server", "ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp")
@@ -33,6 +34,21 @@ _STRATEGY_HINTS = {
     "zero-2": "write zero2",
     "zero-3": "write zero3",
 }
+
+
+@dataclass(frozen=True)
+class StageSplit(ListOf):
+    """A list of layers per stage, a word, or Megatron-LM's text of stages, which is kept as it is written."""
+
+    def check(self, value: Any) -> Any:
+        if is_layout(value):
+            stage_layout(value)
+            return value
+        return super().check(value)
+
+    def json_schema(self) -> JsonSchema:
+        plain = super().json_schema()
+        return {"anyOf": [*plain["anyOf"], {"type": "string", "pattern": PATTERN}]}
 
 
 @dataclass(frozen=True)
@@ -134,8 +150,11 @@ class PipelineSection(Section):
     virtual_stages: Annotated[int, Whole(1, 1000)] = 1
     """model chunks per rank (v), for interleaved, interleaved-zb, looped-bfs and own schedules; zb-v, v-half, v-min and dualpipev
     always have 2"""
-    split: Annotated[Any, ListOf(Whole(0, 100_000), ("even", "balanced"), filled=True)] = "even"
-    """even | balanced | [layers per stage]"""
+    split: Annotated[Any, StageSplit(Whole(0, 100_000), ("even", "balanced"), filled=True)] = "even"
+    """even | balanced | [layers per stage] | Megatron-LM's text of stages, such as Et|(tt|)*30mL (--pipeline-model-parallel-layout)"""
+    account_for: Annotated[Any, ListOf(Choice(("embedding", "loss"))), Silent()] = ()
+    """embedding, loss: each counts as a layer when layers are split evenly (--account-for-embedding-in-pipeline-split,
+    --account-for-loss-in-pipeline-split)"""
     post_validation: Annotated[bool, Flag()] = False
     """zero-bubble schedules: a rank steps when its own weight gradients are done and goes on with the next step; the norm of all gradients
     is checked afterwards (--enable-optimizer-post-validation)"""
@@ -182,6 +201,8 @@ class ExpertSection(Section):
     batch_overlap: Annotated[bool, Flag()] = False
     """tokens of one micro-batch travel while another computes: each forward runs beside a backward, layer by layer (Megatron-LM:
     --overlap-moe-expert-parallel-comm with --delay-wgrad-compute)"""
+    grouped_gemm: Annotated[bool, Flag(), Silent()] = True
+    """the experts of a rank compute in one grouped product (Megatron-LM: --moe-grouped-gemm); false is not supported yet"""
 
 
 class OuterSection(Section):

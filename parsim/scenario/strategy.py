@@ -33,6 +33,7 @@ from parsim.scenario.expert_load import imbalance
 from parsim.scenario.parallel import DataSection, ExpertSection, ParallelSection, PipelineSection, TensorSection
 from parsim.scenario.references import folder, is_table, python_file, schedule_file
 from parsim.scenario.software import Assumption, Profile
+from parsim.scenario.stage_layout import is_layout, stage_layout
 from parsim.scenario.trust import SCHEDULE, STRATEGY, code_file, refusal
 
 if TYPE_CHECKING:
@@ -365,11 +366,18 @@ def expert_assumptions(parallel: ParallelSection, split: Parallelism) -> list[As
 def _pipeline(section: PipelineSection, scenario: Scenario) -> PipelineParallel:
     own = schedule_file(section.schedule, folder(scenario.origins, SCHEDULE, scenario.source)) is not None or is_table(section.schedule)
     name = "custom" if own else schedule_name(section.schedule)
+    split, modules = section.split, None
+    if is_layout(split):
+        split, modules = stage_layout(split)
+    elif not isinstance(split, str):
+        split = tuple(split)
     return PipelineParallel(
         size=section.size,
         schedule=name,
         virtual_stages=max(section.virtual_stages, chunks(name)),
-        split=cast(Literal["even", "balanced"], section.split) if isinstance(section.split, str) else tuple(section.split),
+        split=split,
+        modules=modules,
+        account_for=tuple(section.account_for),
         post_validation=section.post_validation,
         overlap_sends=section.overlap_sends,
         scatter_sends=section.scatter_sends,

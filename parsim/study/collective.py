@@ -157,9 +157,13 @@ def _same(kind: str, ranks: int, log: Log) -> None:
         raise ScenarioError(Finding(message, "--nccl-log", printed, "give --gpus as in the measurement"))
 
 
-def document(rows: Sequence[SizeTime], compared: Sequence[ComparedTime], about: dict[str, Any]) -> dict[str, Any]:
-    """The answer as one JSON document; `about` says what was asked."""
+def document(
+    rows: Sequence[SizeTime], compared: Sequence[ComparedTime], about: dict[str, Any], library: Sequence[SizeTime] = ()
+) -> dict[str, Any]:
+    """The answer as one JSON document; `about` says what was asked, `library` what NCCL takes for the same sizes."""
     result: dict[str, Any] = {"parsim": 1, **about, "rows": [row.document() for row in rows]}
+    if library:
+        result["nccl_rows"] = [row.document() for row in library]
     if compared:
         result["comparison"] = [
             {**one.row.document(), "measured_time_s": one.measured, "in_place": one.in_place, "error": one.error} for one in compared
@@ -177,11 +181,26 @@ def picture(rows: Sequence[SizeTime], compared: Sequence[ComparedTime], title: s
     return save(collective_figure(dots, marks, title=title), kind)
 
 
-def text(rows: Sequence[SizeTime], compared: Sequence[ComparedTime], title: str, remarks: Sequence[str] = ()) -> str:
-    """The answer as nccl-tests prints it, with remarks below; with a comparison, measured times and errors beside."""
+def text(
+    rows: Sequence[SizeTime],
+    compared: Sequence[ComparedTime],
+    title: str,
+    remarks: Sequence[str] = (),
+    library: Sequence[SizeTime] = (),
+) -> str:
+    """The answer as nccl-tests prints it, with remarks below.
+
+    With a comparison measured times and errors stand beside, with `library` what NCCL takes for the same sizes.
+    """
     lines = [f"# {title}", f"# {'size':>14}  {'algorithm':>14}  {'protocol':>8}  {'time':>12}  {'algbw':>8}  {'busbw':>8}"]
     lines.append(f"# {'(B)':>14}  {'':>14}  {'':>8}  {'(us)':>12}  {'(GB/s)':>8}  {'(GB/s)':>8}")
-    lines += [*(f"  {_cells(row)}" for row in rows), *remarks]
+    if library:
+        lines[1] += f"  {'NCCL time':>12}  {'busbw':>8}  {'NCCL/this':>9}"
+        lines[2] += f"  {'(us)':>12}  {'(GB/s)':>8}"
+        lines += [f"  {_cells(row)}{_beside(row, other)}" for row, other in zip(rows, library, strict=True)]
+    else:
+        lines += [f"  {_cells(row)}" for row in rows]
+    lines += remarks
     if compared:
         lines += ["", f"# compared with {len(compared)} measurements", f"{lines[1]}  {'measured':>12}  {'error':>8}"]
         lines += [
@@ -191,6 +210,12 @@ def text(rows: Sequence[SizeTime], compared: Sequence[ComparedTime], title: str,
         errors = [abs(one.error) for one in compared]
         lines.append(f"# median |error| {100 * median(errors):.1f} %, largest {100 * max(errors):.1f} %")
     return "\n".join(lines)
+
+
+def _beside(row: SizeTime, other: SizeTime) -> str:
+    """The library's time for the same size, and how many times as long it is."""
+    ratio = f"{other.time / row.time:.2f}" if row.time else "-"
+    return f"  {other.time * 1e6:>12.2f}  {other.busbw / 1e9:>8.2f}  {ratio:>9}"
 
 
 def _cells(row: SizeTime) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
+from fractions import Fraction
+from itertools import permutations
+from math import ceil, factorial
 
 
 def naive_makespan(stages: int, micro_batches: int, forward: float, backward: float, latency: float = 0.0) -> float:
@@ -278,3 +280,58 @@ def pipedream_staleness(stages: int, stage: int) -> int:
     [3, 2, 1, 0]
     """
     return stages - 1 - stage
+
+
+_Terms = dict[tuple[int, int], Fraction]
+"""sum of factor x^k e^(-j x), by (k, j)"""
+
+
+def exponential_pipeline(micro_batches: int, stages: int) -> tuple[float, float]:
+    """Mean and variance [s] of a forward-only pipeline whose m p passes are independent exponentials of mean 1 s.
+
+    The makespan T is last-passage percolation (Johansson, Commun. Math. Phys. 209, 437 (2000), eq. 1.10-1.18): with n = min(m, p),
+    a = |m - p| and the lower incomplete gamma function g, P(T <= x) = det[g(a + i + j + 1, x)] / prod k! (a + k)!, i, j, k = 0 .. n - 1.
+    Written out it is a sum of x^k e^(-j x), which is integrated exactly. For large m and p, (sqrt m + sqrt p)^2.
+
+    >>> exponential_pipeline(1, 4), exponential_pipeline(2, 2), exponential_pipeline(3, 2)
+    ((4.0, 4.0), (3.5, 3.25), (4.875, 4.359375))
+    >>> [round(value, 5) for value in exponential_pipeline(8, 4)]
+    [15.94177, 11.41499]
+    """
+    size, apart = min(micro_batches, stages), abs(micro_batches - stages)
+    scale = Fraction(1)
+    for k in range(size):
+        scale /= factorial(k) * factorial(apart + k)
+    gamma = {order: _incomplete_gamma(order) for order in range(apart + 1, apart + 2 * size)}
+    below: _Terms = {}
+    for columns in permutations(range(size)):
+        product: _Terms = {(0, 0): scale * _sign(columns)}
+        for row, column in enumerate(columns):
+            product = _times(product, gamma[apart + row + column + 1])
+        for term, factor in product.items():
+            below[term] = below.get(term, Fraction(0)) + factor
+    late = {term: -factor for term, factor in below.items() if factor and term != (0, 0)}  # 1 - P(T <= x)
+    mean = sum((factor * Fraction(factorial(k), j ** (k + 1)) for (k, j), factor in late.items()), Fraction(0))
+    square = sum((2 * factor * Fraction(factorial(k + 1), j ** (k + 2)) for (k, j), factor in late.items()), Fraction(0))
+    return float(mean), float(square - mean * mean)
+
+
+def _incomplete_gamma(order: int) -> _Terms:
+    """g(n, x) = (n - 1)! (1 - e^-x sum over k < n of x^k / k!)."""
+    whole = Fraction(factorial(order - 1))
+    return {(0, 0): whole} | {(k, 1): -whole / factorial(k) for k in range(order)}
+
+
+def _times(one: _Terms, other: _Terms) -> _Terms:
+    product: _Terms = {}
+    for (k, j), factor in one.items():
+        for (further, more), times in other.items():
+            term = (k + further, j + more)
+            product[term] = product.get(term, Fraction(0)) + factor * times
+    return product
+
+
+def _sign(columns: Sequence[int]) -> int:
+    """Of a permutation."""
+    swaps = sum(columns[i] > columns[j] for i in range(len(columns)) for j in range(i + 1, len(columns)))
+    return -1 if swaps % 2 else 1

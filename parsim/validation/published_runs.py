@@ -22,7 +22,7 @@ from parsim.validation.published import UNREADABLE, CsvRows, Published, cell, ex
 MEASURED = {"step_time_s": "s", "allocated_gib": "GiB", "reserved_gib": "GiB", "device_used_gib": "GiB"}
 """columns that were measured, and their units"""
 _WORDS = ("title", "source", "family", "convention", "inferred", "known")
-_SOURCE_KEYS = (*_WORDS, "settings", "fitted", "left_out", "memory_left_out")
+_SOURCE_KEYS = (*_WORDS, "settings", "fitted", "mfu_only", "left_out", "memory_left_out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,8 @@ class RunSource:
     rows: tuple[PublishedRun, ...]
     fitted: bool = True
     """effects of training are fitted to its rows; else they only judge"""
+    mfu_only: bool = False
+    """it prints neither seconds nor throughput but MFU: its seconds are as good as its formula and its peak are known"""
 
 
 def published(directory: str | Path | None = None, names: Sequence[str] = ()) -> tuple[RunSource, ...]:
@@ -138,11 +140,12 @@ def _source(name: str, home: Path, about: Document, findings: list[Finding]) -> 
         if one not in known and ".." not in one
     ]
     title, reference, family, convention, inferred, known_of = (str(tree.get(key, "")) for key in _WORDS)
-    fitted = tree.get("fitted", True)
-    if not isinstance(fitted, bool):
-        findings.append(Finding("expected true or false", f"{at}.fitted", fitted).at(*about.locate(f"{at}.fitted")))
-        return None
-    return RunSource(name, title, reference, family, convention, inferred, known_of, tuple(rows), fitted)
+    flags = {"fitted": tree.get("fitted", True), "mfu_only": tree.get("mfu_only", False)}
+    for key, value in flags.items():
+        if not isinstance(value, bool):
+            findings.append(Finding("expected true or false", f"{at}.{key}", value).at(*about.locate(f"{at}.{key}")))
+            return None
+    return RunSource(name, title, reference, family, convention, inferred, known_of, tuple(rows), **flags)
 
 
 def _left_out(about: Document, at: str, key: str, findings: list[Finding]) -> Mapping[str, str]:

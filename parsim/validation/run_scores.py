@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any, Literal
 
@@ -54,6 +54,14 @@ class RunScores:
         means += [pooled.mean] if pooled is not None else []
         return fmean(means) if means else None
 
+    def timed(self) -> RunScores | None:
+        """Without the sources that print MFU only; None where there are none of them."""
+        kept = {source.name for source in self.sources if not source.mfu_only}
+        if len(kept) == len(self.sources):
+            return None
+        predictions = tuple(one for one in self.predictions if one.row.source in kept)
+        return replace(self, sources=tuple(source for source in self.sources if source.name in kept), predictions=predictions)
+
 
 def heading(source: RunSource) -> str:
     """The lines above the rows of a source."""
@@ -93,6 +101,10 @@ def summary(scores: RunScores, unscored: Sequence[tuple[str, str, str]] = ()) ->
     lines = [Table(columns, rows, "Error of the step time: predicted over measured, less one [%]").text()]
     overall = {grade: mean for grade in grades if (mean := scores.over_sources(grade)) is not None}
     lines += [f"mean over sources, {grade}: {percent(mean)} % ({_parameters(grade)})" for grade, mean in overall.items()]
+    if (timed := scores.timed()) is not None:
+        without = ", ".join(f"{grade} {percent(timed.over_sources(grade) or 0.0)} %" for grade in overall)
+        names = ", ".join(source.name for source in scores.sources if source.mfu_only)
+        lines.append(f"without sources that print MFU only ({names}): {without}")
     memories = [(source.name, *cells(found)) for source in scores.sources if (found := scores.memories(source.name))]
     if memories:
         lines += ["", Table([Column("source", align="left"), *FIGURES.values()], memories, "Error of the peak memory [%]").text()]
@@ -133,17 +145,20 @@ def document(scores: RunScores) -> dict[str, Any]:
     for source in scores.sources:
         memories = scores.memories(source.name)
         sources[source.name] = {
-            "title": source.title, "source": source.reference, "family": source.family, "convention": source.convention or None,
+            "title": source.title, "source": source.reference, "family": source.family, "mfu_only": source.mfu_only,
+            "convention": source.convention or None,
             "inferred": source.inferred,
             "grades": {_key(grade): _document(scores.times(source.name, grade)) for grade in scores.grades},
             "memory": _document(memories),
             "left_out": sum(bool(row.left_out) for row in source.rows),
         }  # fmt: skip
     overall = {_key(grade): scores.over_sources(grade) for grade in scores.grades}
+    timed = scores.timed()
+    without = {} if timed is None else {"mean_without_mfu_only": {_key(grade): timed.over_sources(grade) for grade in scores.grades}}
     fitted = {effect.name: {"value": effect.value, "meaning": effect.meaning} for effect in catalogue()}
     rows = [_row(one, scores.grades) for one in scores.predictions]
     held = [asdict(one) for one in band_scores(known_runs())] if "left-out" in scores.grades else []
-    return {"parsim": 1, "bands": held, "mean_over_sources": overall, "parameters": fitted, "sources": sources, "rows": rows}
+    return {"parsim": 1, "bands": held, "mean_over_sources": overall, **without, "parameters": fitted, "sources": sources, "rows": rows}
 
 
 def _key(grade: str) -> str:

@@ -6,7 +6,7 @@ so causes that differ between clusters only are off: what is compared is jitter 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,13 +80,19 @@ def step_logs(directory: str | Path | None = None, names: Sequence[str] = ()) ->
     return tuple(log for log in logs if not names or log.run.id in names)
 
 
-def spread(log: StepLog, variability: str | Mapping[str, Any], steps: int) -> StepSpread:
-    """So many steps of one cluster; `variability` as scenarios have it, such as the name of a profile."""
+def simulated_steps(log: StepLog, variability: str | Mapping[str, Any], steps: int) -> Iterator[float]:
+    """So many steps of one cluster [s], one after the other; `variability` as scenarios have it, such as the name of a profile."""
     prepared = prepare(build(load(log.run.scenario({"variability": variability}))))
     drawn = DisturbedStep(prepared)
     causes = drawn.causes - set(STATIC)
-    found = drawn.answers((number, causes) for number in range(steps))
-    return StepSpread(log, tuple(float(one.step_time) for one in found))
+    for number in range(steps):
+        (found,) = drawn.answers([(number, causes)])
+        yield float(found.step_time)
+
+
+def spread(log: StepLog, variability: str | Mapping[str, Any], steps: int) -> StepSpread:
+    """A log, and so many simulated steps."""
+    return StepSpread(log, tuple(simulated_steps(log, variability, steps)))
 
 
 def table(spreads: Sequence[StepSpread]) -> Table:

@@ -217,3 +217,13 @@ def test_compared_run_by_run(tmp_path: Path) -> None:
 def test_a_figure_needs_runs() -> None:
     with pytest.raises(InputError, match="one run does not spread"):
         parsim.simulate(job(1)).plot.variability()
+
+
+def test_dask_gives_the_same_bytes() -> None:
+    """A scheduler and a worker of Dask within this process; two processes over TCP are in the tests of studies."""
+    distributed = pytest.importorskip("distributed")
+    scenario = load(job(4, runs=64, jitter=0.05, gpus={"spread": 0.02}))
+    here = simulate_runs(scenario, workers=1).document()["variability"]
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
+        there = simulate_runs(scenario, dask=cluster.scheduler_address).document()["variability"]
+    assert json.dumps(here) == json.dumps(there)

@@ -53,6 +53,7 @@ ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
         (STAGED, (*RECIPE, "parallel.tensor.sequence_parallel=true")),
         (STAGED, ("parallel.tensor={sequence_parallel: true, overlap: full, overlap_splits: 2, overlap_sms: 8}",)),
         (STAGED, (*PIPELINE, *LONG)),
+        (STAGED, ("parallel.pipeline.account_for=[embedding]",)),
         (STAGED, (*INTERLEAVED, "parallel.context.size=2", "parallel.context.method=ulysses", "parallel.data.overlap_gather=true")),
         (STAGED, ("parallel.order=[tensor,context,pipeline,data]", "training.gradient_accumulation=16", "parallel.data.size=8")),
         ({**GPT, "parallel": {"data": {"strategy": "ddp"}}}, DATA[1:]),
@@ -79,6 +80,7 @@ ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
         (HYBRID, ("parallel.data.shard_size=4",)),
         (SHARDED, ("parallel.data={quantised_weights: true, quantised_gradients: true, secondary_partition: 8}",)),
         (STAGED, (*PIPELINE, "training.precision=fp16")),
+        (STAGED, ("parallel.pipeline.account_for=[embedding]", "training.precision=fp16")),
         ({**LLAMA, "parallel": {"data": {"strategy": "zero2"}}}, ("parallel.data.overlap_gather=true",)),
         (SHARDED, ("training.loss={kernel: eager, chunks: 4}",)),
         (SHARDED, TUNED),
@@ -107,6 +109,7 @@ ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
         ),
         (LLAMA, ("parallel.tensor={size: 2, sequence_parallel: true, overlap: full, overlap_splits: 2, overlap_sms: 8}",)),
         (LLAMA, ("parallel.pipeline={size: 2, split: [17,15], overlap_sends: false, scatter_sends: false}",)),
+        (LLAMA, ("parallel.pipeline={size: 2, account_for: [embedding, loss]}",)),
         (LLAMA, ("parallel.pipeline={size: 2, schedule: interleaved, virtual_stages: 2}",)),
         (HYBRID, ("parallel.data.shard_size=4",)),
         ({**LLAMA, "parallel": {"data": {"strategy": "zero2"}}}, ("parallel.data.overlap_gather=true",)),
@@ -117,7 +120,7 @@ ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
     ],
 }
 """target -> scenarios with changes that it takes"""
-PIPELINED = {f"parallel.pipeline.{key}" for key in ("schedule", "virtual_stages", "split", "overlap_sends", "scatter_sends")}
+PIPELINED = {f"parallel.pipeline.{key}" for key in ("schedule", "virtual_stages", "split", "account_for", "overlap_sends", "scatter_sends")}
 BUFFERS = {f"parallel.tensor.{key}" for key in ("sequence_parallel", "overlap_splits", "overlap_sms")}
 MUON = {
     f"training.optimizer.{key}" for key in ("newton_schulz_steps", "tensor_mode", "split_query_key_value", "split_gate_up", "padded_parts")
@@ -131,6 +134,7 @@ EVERYWHERE = {
     "training.step",
     "training.objective",
     "parallel.pipeline.post_validation",
+    "parallel.expert.grouped_gemm",
     "parallel.fully_connected",
     "parallel.data.outer.*",
     "parallel.data.batch_split",

@@ -232,6 +232,7 @@ LEAVES: dict[str, Leaf] = {
     ),
     "parallel.pipeline.virtual_stages": leaf(2, parallel__pipeline={"size": 2, "schedule": "interleaved"}),
     "parallel.pipeline.split": leaf("balanced", [1, 3], same={"even": None}, parallel__pipeline__size=2, model__vocabulary=16384),
+    "parallel.pipeline.account_for": leaf(["embedding", "loss"], parallel__pipeline__size=4, model__layers=10),
     "parallel.pipeline.post_validation": leaf(
         True, parallel__pipeline={"size": 2, "schedule": "zb-h2"}, training__gradient_accumulation=4, model__tied_embeddings=False
     ),
@@ -249,6 +250,7 @@ LEAVES: dict[str, Leaf] = {
     "parallel.expert.shared_overlap": leaf(
         True, model=MIXTURE | {"experts": {"count": 4, "top_k": 2, "shared": 512}}, parallel__expert__size=2
     ),
+    "parallel.expert.grouped_gemm": leaf(False),
     "parallel.expert.batch_overlap": leaf(True, model=MIXTURE, parallel__expert__size=2, training__gradient_accumulation=4),
     "parallel.expert.pad_to_capacity": leaf(True, model=MIXTURE, parallel__expert={"size": 2, "capacity_factor": 2.0}),
     "parallel.expert.dispatcher": leaf(

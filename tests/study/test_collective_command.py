@@ -183,3 +183,23 @@ def test_usage_errors(tmp_path, capsys):
                   ["--nccl", "1.0"], ["--protocol", "tcp"], ["--figure", str(tmp_path / "none" / "x.svg")]):  # fmt: skip
         assert execute([*base, *extra]) == 2
         assert capsys.readouterr().err.endswith("1 problem.\n")
+
+
+def test_kernels_of_experts_stand_beside_the_library(capsys):
+    arguments = ["collective", "all-to-all", "--on", "hgx-h800", "--nodes", "8", "--size", "1KiB,64MiB"]
+    own, library = (one_document([*arguments, "--kernels", name], capsys) for name in ("deepep", "nccl"))
+    assert own["nccl_rows"] == library["rows"]
+    assert "nccl_rows" not in library
+    assert execute([*arguments, "--kernels", "deepep"]) == 0
+    out = capsys.readouterr().out
+    first = next(line for line in out.splitlines() if line.split()[0] == "1024")
+    assert float(first.split()[-3]) == pytest.approx(library["rows"][0]["time_s"] * 1e6, abs=0.01)
+    assert "96 us over machines before the bytes move" in out
+    assert "NCCL/this" in out
+    assert execute([*arguments, "--kernels", "hybridep"]) == 0
+    assert "not published" in capsys.readouterr().out
+
+
+def one_document(arguments, capsys):
+    assert execute([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)

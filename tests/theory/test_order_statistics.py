@@ -87,6 +87,35 @@ def test_what_a_slack_leaves_and_kernels_in_lockstep():
     mean, sd = order.lockstep_pass(320, 1.0, 0.05, 8)
     assert (mean, sd) == (pytest.approx(342.7776, abs=1e-4), pytest.approx(0.546185, abs=1e-6))
     assert mean + sd * order.normal_maximum_mean(128) == pytest.approx(344.1947, abs=1e-4)  # over 128 replicas
+    once = order.Maximum(((order.normal_law(320, 0.05 * sqrt(320)), 8),))  # one barrier behind all 320 kernels
+    assert once.mean() == pytest.approx(321.2733, abs=1e-4)
+
+
+def test_machines_that_differ_and_their_gpus():
+    """128 machines (sd 1.5 %) of 8 GPUs (1.5 %): what is common to a machine is drawn once, and costs less than 1,024 draws of both."""
+    independent = 0.015 * sqrt(2) * order.normal_maximum_mean(1024)
+    assert 100 * independent == pytest.approx(6.89056, abs=1e-5)
+    inside = order.Maximum(((order.normal_law(0.0, 0.015), 8),))
+    steps = np.linspace(-8, 8, 201)
+    density = np.exp(-steps * steps / 2)
+    weights = density / density.sum()
+    machine = order.Law(lambda x: float(1 - sum(w * inside.below(x - 0.015 * z) for w, z in zip(weights, steps, strict=True))), -0.12, 0.24)
+    assert 100 * order.Maximum(((machine, 128),)).mean() == pytest.approx(6.80197, abs=2e-5)
+
+
+@pytest.mark.parametrize(("ranks", "tokens", "factor"), [(8, 4096, 1.0073), (64, 4096, 1.0128), (32, 8192, 1.0079)])
+def test_a_balanced_router_still_has_a_busiest_rank(ranks, tokens, factor):
+    """Every one of `ranks` sends `tokens`, each to 8 of 256 experts that are equally likely: the rows of the busiest over the mean."""
+    assert order.balanced_load(ranks, tokens, 8) == pytest.approx(factor, abs=1e-4)
+    if ranks > 8:
+        return  # drawing them takes seconds
+    rng = np.random.Generator(np.random.Philox(11))
+    rows = [
+        rng.multivariate_hypergeometric([256 // ranks] * ranks, 8, size=ranks * tokens, method="marginals").sum(axis=0) for _ in range(8)
+    ]
+    drawn = np.mean([one.max() for one in rows]) / (tokens * 8)
+    assert drawn == pytest.approx(factor, abs=0.0025)
+    assert drawn > 1.002
 
 
 def test_ranks_of_sorted_runs_cover_a_quantile():

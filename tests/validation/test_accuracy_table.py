@@ -13,6 +13,7 @@ from recorded_runs import predict_runs, scores
 from parsim.scenario.confidence import known_runs
 from parsim.validation.accuracy_drawing import accuracy_drawing
 from parsim.validation.bands import band_scores
+from parsim.validation.score import percent
 
 MATPLOTLIB = "3.11.2"
 """its version that drew the figure"""
@@ -48,5 +49,20 @@ def test_the_drawing_by_source_is_the_one_of_the_recorded_errors() -> None:
     said = re.findall(r"<title>(.+): ([\d.]+) % a priori, ([\d.]+) % left out, band", made)
     rows = [line.split(" | ") for line in predict_runs.table(scores()).splitlines()]
     assert [(unescape(title), f"{prior} %", f"{left} %") for title, prior, left in said[:-1]] == [
-        (row[0].removeprefix("| "), row[2], row[3]) for row in rows if len(row) > 4 and row[1][0].isdigit() and "**" not in row[2]
+        (row[0].removeprefix("| ").removesuffix(" (prints MFU only)"), row[2], row[3])
+        for row in rows
+        if len(row) > 4 and row[1][0].isdigit() and "**" not in row[2] and not row[0].startswith("| the same without")
     ]
+
+
+def test_sources_with_mfu_only_are_told_apart() -> None:
+    """A mark behind the title, and the means over sources without them."""
+    lines = predict_runs.table(SCORES).splitlines()
+    marked = [line for line in lines if "(prints MFU only)" in line]
+    assert [source.title for source in SCORES.sources if source.mfu_only] == [
+        line[2:].partition(" (prints MFU only)")[0] for line in marked
+    ]
+    without = replace(SCORES, sources=tuple(source for source in SCORES.sources if source.name != "mpf"))
+    (timed,) = (line for line in lines if line.startswith("| the same without"))
+    assert [f"{percent(without.over_sources(grade))} %" for grade in SCORES.grades] == timed.split(" | ")[2:5]
+    assert SCORES.timed().timed() is None

@@ -159,12 +159,21 @@ def table(scores: RunScores) -> str:
         left = sum(bool(row.left_out) for row in source.rows)
         worst = "–" if times[1] is None else f"{signed_percent(times[1].worst)} %"
         figures = " | ".join(map(_mean, times))
-        lines.append(f"| {source.title} | {counted.rows if counted else 0} / {left} | {figures} | {worst} | {_mean(memory)} |")
+        title = f"{source.title} (prints MFU only)" if source.mfu_only else source.title
+        lines.append(f"| {title} | {counted.rows if counted else 0} / {left} | {figures} | {worst} | {_mean(memory)} |")
     overall = [scores.over_sources(grade) for grade in GRADES]
     figures = " | ".join("–" if mean is None else f"**{percent(mean)} %**" for mean in overall)
     counted_rows = sum(not one.row.left_out and "step_time_s" in one.row.measured for one in scores.predictions)
     left_rows = sum(bool(one.row.left_out) for one in scores.predictions)
     lines.append(f"| **mean over sources** (those below {FEW} rows count as one) | {counted_rows} / {left_rows} | {figures} | | |")
+    if (timed := scores.timed()) is not None:
+        names = sum(source.mfu_only for source in scores.sources)
+        means = " | ".join(f"{percent(timed.over_sources(grade) or 0.0)} %" for grade in GRADES)
+        rows = sum(not one.row.left_out and "step_time_s" in one.row.measured for one in timed.predictions)
+        left = sum(bool(one.row.left_out) for one in timed.predictions)
+        lines.append(
+            f"| the same without the {'source' if names == 1 else f'{names} sources'} with MFU only | {rows} / {left} | {means} | | |"
+        )
     lines.append("")
     lines.append(f"{len(not_expressed(HERE))} published rows cannot be scored; `validation/runs/not_expressed.csv` says why.")
     return "\n".join(lines) + "\n"

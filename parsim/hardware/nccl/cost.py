@@ -204,7 +204,7 @@ def _exchange(cluster: Cluster, group: tuple[int, ...], kind: str, settings: Set
     if settings.kernels != "nccl":
         own = expert_kernels(settings.kernels, kind)
         line = min(port_rates(cluster, node).values()) if pairs.between_machines else 0.0
-        return own.latency, pairs.path, min(pairs.rate, least_rate(cluster, pairs.path, own.nvlink, own.nic * line))
+        return own.before(machines=len(members)), pairs.path, min(pairs.rate, least_rate(cluster, pairs.path, own.nvlink, own.nic * line))
     if kind == "sendrecv":  # one peer to send to; another one to receive from at the same time
         latency, share = p2p.exchange_latency(2, min(most, 2), way, used), p2p.pairs(used, way.local).exchange
     else:

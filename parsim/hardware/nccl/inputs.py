@@ -147,7 +147,7 @@ class Settings:
     connection_cap: float = 0.0
     """most that one connection gets out of a NIC in point-to-point operations [B/s]; 0: all"""
     kernels: str = "nccl"
-    """of an all_to_all: nccl | deepep | deepep-low-latency"""
+    """of an all_to_all: nccl | deepep | deepep-low-latency | hybridep"""
     max_ctas: int = 0
     """limit on the CUDA blocks of a collective (NCCL_MAX_CTAS); 0: none; the library's predictions do not depend on it"""
 

@@ -10,6 +10,7 @@ ranks, and D machines and d ranks that a token visits on average, a rank sends
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from parsim.errors import Finding, TopologyError
@@ -65,8 +66,10 @@ def token_exchange_cost(cluster: Cluster, group: tuple[int, ...], size: int, how
         rows = [[group[place] for place in places] for places in machines.values()]
         pairs = between(cluster, [(a, b) for row in rows for a in row for b in row if a != b])
         share = kernels.nvlink * (1 - 1 / each if kernels.own else 1)
-        flows.append(_flow(cluster, pairs, size * routing.visited() / each, share, 0.0))
-    return CollectiveCost(kernels.latency, tuple(flows) if size else (), how.kernels, "none", how.multiprocessors)
+        inside = _flow(cluster, pairs, size * routing.visited() / each, share, 0.0)
+        passed = kernels.passing / each if kernels.passing and len(machines) > 1 else math.inf
+        flows.append(inside._replace(cap=min(inside.cap, passed)))
+    return CollectiveCost(kernels.before(machines=len(machines)), tuple(flows) if size else (), how.kernels, "none", how.multiprocessors)
 
 
 def _flow(cluster: Cluster, pairs: Exchange, volume: float, nvlink: float, nic: float) -> Flow:

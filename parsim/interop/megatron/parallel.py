@@ -350,6 +350,7 @@ def _schedule(draft: ExportDraft) -> None:
 def _layout(draft: ExportDraft) -> list[str]:
     """What says the layers of the stages where they are not equally many."""
     path, layers = "parallel.pipeline.split", draft.job.layers
+    draft.says("parallel.pipeline.account_for", "the layers of every stage are written")
     if len(set(layers)) == 1:
         draft.says(path, f"{layers[0]} layers on every stage")
         return []

@@ -11,10 +11,13 @@ from parsim.report.lanes import MOST_RANKS, timeline_data
 from parsim.report.selection import FEW_LANES, Window, choose, first_of_stages, inches, named, read_ranks
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from matplotlib.figure import Figure
 
     from parsim.report.lanes import TimelineData
     from parsim.report.metrics import Metrics
+    from parsim.report.training_run import TrainingWeeks
 
 PAGE = "7in"
 """width of a figure unless another is given: the text of a page"""
@@ -32,7 +35,8 @@ class Plot:
         self._report = report
 
     def __repr__(self) -> str:
-        return f"<figures of {self._report.measured.name}: timeline, memory, breakdown, collectives, links, variability>"
+        names = "timeline, memory, breakdown, collectives, links, variability, training, goodput_interval, goodput_size"
+        return f"<figures of {self._report.measured.name}: {names}>"
 
     def timeline(
         self,
@@ -120,3 +124,28 @@ class Plot:
         if (varied := report.measured.variability) is None:
             raise InputError(Finding("one run does not spread", "variability.runs", 1, "simulate several: variability.runs=200"))
         return variability_figure(varied, report.measured.name if title is None else title, inches(width))
+
+    def training(self, *, width: str | float = PAGE, title: str | None = None) -> Figure:
+        """The training over weeks: where its time goes, and a tick for every failure; raises `InputError` without a horizon."""
+        from parsim.report.plots.training import training_figure
+
+        return self._over_weeks(training_figure, "training with its failures", width, title)
+
+    def goodput_interval(self, *, width: str | float = PAGE, title: str | None = None) -> Figure:
+        """Goodput against the time between checkpoints; raises `InputError` without a horizon."""
+        from parsim.report.plots.training import interval_figure
+
+        return self._over_weeks(interval_figure, "goodput against the checkpoint interval", width, title)
+
+    def goodput_size(self, *, width: str | float = PAGE, title: str | None = None) -> Figure:
+        """Goodput against the number of GPUs; raises `InputError` without a horizon."""
+        from parsim.report.plots.training import size_figure
+
+        return self._over_weeks(size_figure, "goodput against the size of the job", width, title)
+
+    def _over_weeks(self, drawn: Callable[[TrainingWeeks, str, float], Figure], what: str, width: str | float, title: str | None) -> Figure:
+        report = self._report
+        if (weeks := report.training_run) is None:
+            hint = "give the times between failures and a horizon: economics.horizon=30d"
+            raise InputError(Finding("no training over weeks was simulated", "economics.horizon", None, hint))
+        return drawn(weeks, f"{report.measured.name}: {what}" if title is None else title, inches(width))
