@@ -115,7 +115,7 @@ def test_a_report_carries_its_band():
     document = report.document()["confidence"]
     low, high = document["step_time_s"]
     assert low < high
-    assert f"(80 %: {seconds(low)} to {seconds(high)}" in report.verdict
+    assert f"(80 % range: {seconds(low)} to {seconds(high)}" in report.verdict
     assert len(document["nearest"]) == 5
     assert document["rows"] > 0
 
@@ -131,5 +131,5 @@ def test_shipped_bands_cover_what_they_promise_on_families_that_they_did_not_see
 def test_the_verdict_states_the_estimate_in_its_band():
     report = simulate("pipeline-unit-1f1b")
     sure = Confidence("validated", (1.2, 1.5), step_ratio=1.3)
-    words = "step 42.9 s (80 %: 39.6 s to 49.5 s; simulated 33 s);"
+    words = "step 42.9 s (80 % range: 39.6 s to 49.5 s; simulated 33 s);"
     assert words in Report(replace(report.measured, confidence=sure)).verdict

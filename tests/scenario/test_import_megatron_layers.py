@@ -10,10 +10,11 @@ from training_samples import from_text, values
 
 from parsim.errors import ScenarioError
 from parsim.interop.megatron.expert_layers import listed
-from parsim.interop.megatron.pipeline_layout import layout, stages_of
+from parsim.interop.megatron.pipeline_layout import layout, text_of
 from parsim.model.catalogue import build_model
 from parsim.model.linear_attention import LinearAttention
 from parsim.scenario.references import lookup
+from parsim.scenario.stage_layout import stage_layout
 
 SIZES = "--num-layers 12 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024 --vocab-size 50304"
 BASE = f"{SIZES} --micro-batch-size 4 --global-batch-size 64 --bf16"
@@ -103,20 +104,9 @@ def test_gated_delta_layers_are_written() -> None:
 # -- layouts of stages
 
 
-@pytest.mark.parametrize(
-    ("written", "stages"),
-    [
-        ("Et*3|t*4L", ["Ettt", "ttttL"]),
-        ("Ettt|(tt|)*2,m|L", ["Ettt", "tt", "tt", "m", "L"]),
-        ("E|(t|)*3L", ["E", "t", "t", "t", "L"]),
-        ([["embedding", "decoder"], ["decoder", "loss"]], ["Et", "tL"]),
-        ("Ett|what", []),
-        ("t*999999999", []),
-        ([["embedding", "what"]], []),
-    ],
-)
-def test_the_letters_of_a_layout(written: Any, stages: list[str]) -> None:
-    assert stages_of(written) == stages
+def test_a_layout_may_be_a_list_of_lists() -> None:
+    assert text_of([["embedding", "decoder"], ["decoder", "loss"]]) == "Et|tL"
+    assert text_of("'Et*3|t*4L'") == "Et*3|t*4L"
 
 
 @pytest.mark.parametrize(
@@ -146,10 +136,10 @@ def test_layers_of_every_stage(options: str, split: list[int], chunks: int | Non
         ("--pipeline-model-parallel-layout 'Et*5|t*6L'", "5 + 6 = 11 layers, and --num-layers is 12"),
         ("--pipeline-model-parallel-layout 'Et*4|t*4|t*4L'", "3 stages / 2 ranks = 1.5 is not whole"),
         ("--pipeline-model-parallel-layout 'Et*4|t*4|t*4|L' --mtp-num-layers 1", ""),
-        ("--pipeline-model-parallel-layout 'Et*6|t*6|m|L' --mtp-num-layers 1", "on the last stage, with the head"),
-        ("--pipeline-model-parallel-layout 'Et*6||t*6|L'", "a stage without a layer"),
-        ("--pipeline-model-parallel-layout '|Et*6|t*6|L'", "the embedding on the first stage"),
-        ("--pipeline-model-parallel-layout wide", "it is no layout of stages"),
+        ("--pipeline-model-parallel-layout 'Et*6|t*6|m|L' --mtp-num-layers 1", "on another stage than the head"),
+        ("--pipeline-model-parallel-layout 'Et*6||t*6|L'", "stage 1 holds nothing"),
+        ("--pipeline-model-parallel-layout '|Et*6|t*6|L'", "before the embedding"),
+        ("--pipeline-model-parallel-layout wide", "where a layout has E, t, m, L"),
         ("--pipeline-model-parallel-layout 'Et*5|t*7L' --num-virtual-stages-per-pipeline-rank 2", "Megatron-LM takes one of them"),
     ],
 )
@@ -163,4 +153,4 @@ def test_layouts_that_are_refused(options: str, said: str) -> None:
 
 def test_what_is_written_for_predicted_tokens() -> None:
     assert layout((3, 2, 2, 1), 1) == "Ettt|(tt|)*2tmL"
-    assert stages_of(layout((3, 2, 2, 1), 1)) == ["Ettt", "tt", "tt", "tmL"]
+    assert stage_layout(layout((3, 2, 2, 1), 1)) == ((3, 2, 2, 1), 1)

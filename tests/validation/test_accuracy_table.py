@@ -57,12 +57,12 @@ def test_the_drawing_by_source_is_the_one_of_the_recorded_errors() -> None:
 
 def test_sources_with_mfu_only_are_told_apart() -> None:
     """A mark behind the title, and the means over sources without them."""
-    lines = predict_runs.table(SCORES).splitlines()
+    lines = predict_runs.table(scores()).splitlines()
     marked = [line for line in lines if "(prints MFU only)" in line]
-    assert [source.title for source in SCORES.sources if source.mfu_only] == [
+    assert [source.title for source in scores().sources if source.mfu_only] == [
         line[2:].partition(" (prints MFU only)")[0] for line in marked
     ]
-    without = replace(SCORES, sources=tuple(source for source in SCORES.sources if source.name != "mpf"))
+    without = replace(scores(), sources=tuple(source for source in scores().sources if source.name != "mpf"))
     (timed,) = (line for line in lines if line.startswith("| the same without"))
-    assert [f"{percent(without.over_sources(grade))} %" for grade in SCORES.grades] == timed.split(" | ")[2:5]
-    assert SCORES.timed().timed() is None
+    assert [f"{percent(without.over_sources(grade))} %" for grade in scores().grades] == timed.split(" | ")[2:5]
+    assert scores().timed().timed() is None
