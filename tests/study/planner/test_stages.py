@@ -33,7 +33,7 @@ SMALL: dict[str, object] = {
     "model": {"base": "llama-3-8b", "layers": 8}, NODES: 2, "training.sequence_length": 2048, BATCH: 128, "parallel.tensor.size": 4,
     "parallel.pipeline.size": 2, "software.profile": "pytorch-2",
 }  # fmt: skip
-MANY = 12
+MANY = 20
 """states of a seed that the long tests look at"""
 MACHINES = ("hgx-h100", "dgx-a100-40gb", "8x-rtx-4090-pcie")
 
