@@ -290,7 +290,7 @@ def exponential_pipeline(micro_batches: int, stages: int) -> tuple[float, float]
     """Mean and variance [s] of a forward-only pipeline whose m p passes are independent exponentials of mean 1 s.
 
     The makespan T is last-passage percolation (Johansson, Commun. Math. Phys. 209, 437 (2000), eq. 1.10-1.18): with n = min(m, p),
-    a = |m - p| and the lower incomplete gamma function g, P(T <= x) = det[g(a + i + j + 1, x)] / prod k! (a + k)!, i, j, k = 0 .. n - 1.
+    a = abs(m - p) and the lower incomplete gamma function g, P(T <= x) = det[g(a + i + j + 1, x)] / prod k! (a + k)!, i, j, k = 0 .. n - 1.
     Written out it is a sum of x^k e^(-j x), which is integrated exactly. For large m and p, (sqrt m + sqrt p)^2.
 
     >>> exponential_pipeline(1, 4), exponential_pipeline(2, 2), exponential_pipeline(3, 2)
