@@ -189,7 +189,7 @@ def own_arrival(timeline: Timeline, rank: int, members: Indices) -> Floats:
     np.maximum.at(arrival, row[own], timeline.end[blockers[own]])
     computed = np.zeros(len(members), dtype=bool)
     computed[row[own & timeline.holding(blockers, rank, COMPUTE_LANE)]] = True
-    sent = timeline.columns.flags(lambda op: op.collective is not None and op.collective.kind == "send")[members]
+    sent = timeline.columns.flags_of(members, lambda op: op.collective is not None and op.collective.kind == "send")
     arrival[sent & ~computed] = np.inf
     return np.minimum(arrival, timeline.start[members])
 

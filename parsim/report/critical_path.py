@@ -81,7 +81,7 @@ def _last(timeline: Timeline, end: float) -> int:
     latest = np.flatnonzero(reach >= reach.max() - timeline.tolerance)
     ending = latest[timeline.end[latest] <= end + timeline.tolerance]
     candidates = ending if len(ending) else latest
-    computes = timeline.columns.flags(lambda op: any(lane.name == COMPUTE_LANE for lane in op.lanes))[candidates]
+    computes = timeline.columns.flags_of(candidates, lambda op: any(lane.name == COMPUTE_LANE for lane in op.lanes))
     return int(candidates[computes.argmax()])
 
 

@@ -46,6 +46,11 @@ class OpColumns:
         """What is true of each kind, for every op."""
         return np.array([what(op) for op in self.examples], dtype=bool)[self.kind]
 
+    def flags_of(self, ops: Integers, what: Callable[[Op], bool]) -> Flags:
+        """The same for these ops; only their kinds are asked."""
+        kinds, place = np.unique(self.kind[ops], return_inverse=True)
+        return np.array([what(self.examples[kind]) for kind in kinds.tolist()], dtype=bool)[place]
+
     def grouped(self, what: Callable[[Op], Hashable]) -> Integers:
         """Numbers that are equal where `what` says the same of two ops, for every op."""
         known: dict[Hashable, int] = {}
