@@ -49,7 +49,7 @@ def sweep(
     maximise: Annotated[
         list[str] | None, typer.Option("--maximise", "--maximize", metavar="NUMBER", help="Metric to maximise, for example tokens_per_s.")
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Simulate each candidate with so many seeds.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds per candidate.")] = None,
     override: Named = None,
     top: Annotated[int | None, typer.Option(min=1, help="Rows of the table; default: 10.")] = None,
     why_not: Annotated[

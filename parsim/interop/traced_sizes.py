@@ -47,7 +47,10 @@ class Traces:
             return small, True
         each, rest = divmod(large - small, self.large.batch - self.small.batch)
         if rest or each * self.small.batch != small:
-            message = f"{what} has {small:,} elements for {self.small.batch} samples and {large:,} for {self.large.batch}: not so many each"
+            message = (
+                f"{what} has {small:,} elements for {self.small.batch} samples and {large:,} for {self.large.batch}: "
+                "not the same number per sample"
+            )
             raise ForeignShapeError(Finding(message, value=what))
         return each, False
 

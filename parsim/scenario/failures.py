@@ -153,7 +153,7 @@ def _contradictions(job: Job) -> list[Finding]:
     if recovery.policy == "hot_spare" and recovery.spares == 0:
         refuse("hot_spare needs standby machines", "recovery.spares", 0, "write for example spares: 8")
     if recovery.policy in ("elastic", "replica") and job.replicas < 2:
-        text = f"{recovery.policy} goes on with the other replicas, and there is one (data parallel size {job.data.size})"
+        text = f"{recovery.policy} continues with the other replicas, but there is only one (data parallel size {job.data.size})"
         refuse(text, "recovery.policy", recovery.policy, "write restart or hot_spare")
     elif recovery.policy == "replica" and job.data.strategy not in _WHOLE_COPIES:
         text = f"{job.data.strategy} shards states over all replicas, so a lost replica loses its shard"

@@ -283,7 +283,7 @@ class Runner(Generic[J]):
                 raise (
                     error
                     if isinstance(error, ParsimError)
-                    else ParsimError(f"the workers cannot go on: {type(error).__name__}: {error}; rows so far are kept")
+                    else ParsimError(f"the workers stopped: {type(error).__name__}: {error}; rows so far are kept")
                 ) from error
             self._suspects += chunk
             return

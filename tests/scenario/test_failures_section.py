@@ -172,6 +172,6 @@ def test_all_contradictions_at_once() -> None:
 
 
 def test_one_replica_cannot_go_on_without_itself() -> None:
-    with pytest.raises(InputError, match="elastic goes on with the other replicas, and there is one"):
+    with pytest.raises(InputError, match="elastic continues with the other replicas, but there is only one"):
         simulate({"model": "gpt2", "cluster": "single-a100", "training": {"sequence_length": 128, "micro_batch": 1, "global_batch": 1},
                   "economics": {**GOOD, "recovery": {"policy": "elastic"}}})  # fmt: skip

@@ -67,13 +67,15 @@ def tiles(report: Metrics, document: Document) -> str:
         undefined = {key for key, value in report.estimate.document().items() if value is None}
         chosen = {key if (own := _ESTIMATED.get(key, key)).rpartition(".")[2] in undefined else own: None for key in _TILES}
         if band is not None:
-            notes["estimate.step_time_s"] = f"80 %: {seconds(band[0])} to {seconds(band[1])}; simulated {seconds(report.step_time)}"
+            notes["estimate.step_time_s"] = (
+                f"likely range (80 %): {seconds(band[0])} to {seconds(band[1])}; simulated {seconds(report.step_time)}"
+            )
         else:
             notes["estimate.step_time_s"] = f"mean of the runs; undisturbed {seconds(report.step_time)}"
         notes["estimate.mfu"] = f"simulated {percent(report.mfu)}, HFU {percent(report.hfu)}"
         notes["estimate.tokens_per_s"] = f"simulated {number(report.tokens_per_s)}"
     if (peaks := report.estimate.peak_band_bytes) is not None:
-        notes["memory.peak_bytes"] += f"; 80 %: {gib(peaks[0])} to {gib(peaks[1])} GiB"
+        notes["memory.peak_bytes"] += f"; likely range (80 %): {gib(peaks[0])} to {gib(peaks[1])} GiB"
     named = {metric.key: metric for metric in (*METRICS, *ESTIMATES)}
     return "".join(_tile(report, document, named[key], notes.get(key, "")) for key in chosen)
 

@@ -38,11 +38,11 @@ def page(answer: AnswerData) -> str:
         _tiles(said.best, answer) if said.best is not None else "",
         section("The best of every kind of machine", _frozen(_table(answer, rows)) + _below(answer, rows)) if rows else "",
         section("Time, cost and number of GPUs", _figures(answer)),
-        section("What cannot do it", _listed(f"{one.machine}: {one.reason}" for one in answer.machines if not one.possible)),
-        section("If assumptions are off", _effects(answer)),
+        section("Machines that cannot meet it", _listed(f"{one.machine}: {one.reason}" for one in answer.machines if not one.possible)),
+        section("If an assumption is wrong", _effects(answer)),
         section("Assumptions", _stacked(_assumptions(answer))),
         section("What was not modelled", _listed(not_modelled(answer))),
-        section("What was looked at", _listed(looked_at(answer))),
+        section("What the search covered", _listed(looked_at(answer))),
         section("Warnings", _listed(str(finding) for finding in answer.warnings)),
     )
     return plain_page(f"Machines for {answer.question.model}", asked(answer), "\n".join(filter(None, body)))
@@ -124,18 +124,16 @@ def _row(one: Configuration, *, first: bool, on_front: bool) -> list[Content]:
 
 
 def _below(answer: AnswerData, rows: Sequence[Configuration]) -> str:
-    notes = [f"* nothing looked at is better in both time and {'cost' if any(one.cost is not None for one in rows) else 'GPUs'}"]
+    notes = [f"* no other option is better in both time and {'cost' if any(one.cost is not None for one in rows) else 'GPUs'}"]
     if answer.prices:
         notes.append(f"Costs are {basis(answer.prices)}: {'; '.join(map(str, answer.prices))}")
     if warning := unlike(answer.prices):
         notes.append(warning)
     if any(one.band is not None for one in rows):
-        notes.append("Steps, days and cost are estimates: what is simulated, corrected by the published runs that make the bands")
+        notes.append("Steps, days and cost are estimates: simulated, then corrected by published runs, which also give the 80 % ranges")
     if counts := {one.runs.count for one in rows if one.runs is not None}:
-        notes.append(
-            f"A step is the median of {' or '.join(map(str, sorted(counts)))} disturbed runs, each another cluster and another step"
-        )
-    notes += dict.fromkeys(f"No band: {one.basis}" for one in rows if one.band is None and one.basis)
+        notes.append(f"A step is the median of {' or '.join(map(str, sorted(counts)))} disturbed runs, each on its own random cluster")
+    notes += dict.fromkeys(f"No range: {one.basis}" for one in rows if one.band is None and one.basis)
     return _listed(f"{note}." for note in notes)
 
 
@@ -156,7 +154,7 @@ def _themed(svg: str) -> str:
 
 
 def _effects(answer: AnswerData) -> str:
-    """What a change makes of the answer; changes that make nothing of it in one sentence."""
+    """The effect of each change on the answer; changes without effect in one sentence."""
     rows: list[list[Content]] = []
     silent = []
     for one in sensitivity(answer):
@@ -164,7 +162,7 @@ def _effects(answer: AnswerData) -> str:
             silent.append(one.change)
             continue
         if one.winner is None:
-            rows.append([one.change, "nothing can do it", NONE])
+            rows.append([one.change, "no option is left", NONE])
             continue
         winner = f"{machines_of(one.winner)}{' instead' if one.moved else ''}"
         against = NONE if one.relative is None else f"{100 * one.relative:+.1f} %"
@@ -172,7 +170,7 @@ def _effects(answer: AnswerData) -> str:
     columns = [
         Column("Change", align="left"),
         Column("Best then", align="left"),
-        Column(f"{answer.question.minimise.capitalize()} against now"),
+        Column(f"{answer.question.minimise.capitalize()}: difference"),
     ]
     table = _frozen(Table(columns, rows).html("sensitivity", sortable=False)) if rows else ""
     return table + (f"<p>No difference: {escape(', '.join(silent))}.</p>" if silent else "")
@@ -189,7 +187,7 @@ def _assumptions(answer: AnswerData) -> str:
 
 def not_modelled(answer: AnswerData) -> Iterator[str]:
     """What the numbers leave out, for whoever signs the order."""
-    yield "Whether so many machines are to be had at that price, discounts, and what a contract ties together"
+    yield "Whether that many machines are available at that price, discounts, and the terms of a contract"
     yield "Storage, data transfer, head nodes, staff, and any run but this one: failed experiments, evaluation, fine-tuning"
     if not answer.question.disturbed:
         yield "Slow or unequal GPUs and steps that vary: ask with --variability typical"

@@ -373,7 +373,7 @@ def _nothing(choice: Fastest, limit: float) -> str:
         return ""
     tally = choice.tally
     if tally.considered == 0:
-        return "no strategy uses so many GPUs"
+        return "no strategy uses that many GPUs"
     if tally.too_slow and choice.least_bound > limit:
         return f"no strategy that may fit has a step below {choice.least_bound:.3g} s (a lower bound); {limit:.3g} s is needed"
     if tally.too_slow:

@@ -210,7 +210,7 @@ def _study() -> dict[str, Any]:
         "minimise": _some({"$ref": "#/definitions/Figure"}, "figures to make small; step_time by default"),
         "maximise": _some({"$ref": "#/definitions/Figure"}, "figures to make large"),
         "seeds": {
-            "description": "simulate every candidate with so many seeds, or with these",
+            "description": "number of seeds per candidate, or the seeds themselves",
             "anyOf": [
                 {"type": "integer", "minimum": 1, "maximum": MOST_SEEDS},
                 {"type": "array", "items": {"type": "integer"}, "minItems": 1},

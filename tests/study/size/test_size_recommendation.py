@@ -89,7 +89,13 @@ def test_prices_of_one_kind_are_alike_and_others_are_not() -> None:
 def test_the_page_has_the_whole_answer_and_asks_for_nothing() -> None:
     answer = answered()
     html = page(answer)
-    for title in ("The best of every kind", "Time, cost and number of GPUs", "Assumptions", "What was not modelled", "What was looked at"):
+    for title in (
+        "The best of every kind",
+        "Time, cost and number of GPUs",
+        "Assumptions",
+        "What was not modelled",
+        "What the search covered",
+    ):
         assert title in html
     assert html.count("<svg") == 2
     assert "<script" not in html
