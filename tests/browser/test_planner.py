@@ -172,7 +172,7 @@ def test_whether_it_fits_changes_at_once(open_tab):
     for value in (2, 4, 2, 1, 4, 2, 1):
         tab.settled()
         times.append(tab.page.evaluate(CHANGE, ["training.micro_batch", str(value)]))
-    assert min(times[1:]) < 300, times  # on a busy machine the others may be late: their time is measured in tests/bench
+    assert min(times[1:]) < 300, times  # on a busy machine the others may be late: a benchmark in tests/ui measures their time
 
 
 def test_a_burst_of_changes_ends_with_the_answer_of_the_last(open_tab):
