@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf
+from math import ceil, inf
 from typing import Any, NamedTuple
 
 from parsim.report.goodput import Failures
@@ -55,6 +55,26 @@ class TrainingWeeks:
             return None
         others = self.play(self.run.training, range(1, self.count))
         return Paths((sample_path(self.run), *others), self.failures.goodput)
+
+    def shares(self, columns: int) -> dict[str, list[float]]:
+        """Of every kind of time, its share of each of so many equal parts of the wall time."""
+        width = self.run.wall / columns
+        shares = {kind: [0.0] * columns for kind in KINDS}
+        for piece in self.run.pieces:
+            for column in range(int(piece.begin / width), min(columns, ceil(piece.end / width))):
+                inside = min(piece.end, (column + 1) * width) - max(piece.begin, column * width)
+                shares[piece.kind][column] += max(0.0, inside) / width
+        return shares
+
+    def by_cause(self, most: int) -> list[tuple[str, list[float]]]:
+        """Times of failures by cause, the most frequent first, in at most so many rows; the last ones together [s]."""
+        times: dict[str, list[float]] = {cause: [] for cause in self.run.failures}
+        for at, cause in self.run.struck:
+            times[cause].append(at)
+        causes = list(times.items())
+        if len(causes) <= most:
+            return causes
+        return [*causes[: most - 1], ("others", sorted(at for _, rest in causes[most - 1 :] for at in rest))]
 
     def document(self) -> dict[str, Any]:
         """The report's ``training_run``."""

@@ -94,7 +94,7 @@ def strip(weeks: TrainingWeeks) -> str:
         if weeks.run.spent(kind)  # type: ignore[arg-type]
     )
     rows = [("", f'<svg class="stack" {_BOX}>{_stack(weeks)}</svg>')]
-    rows += [(f"{cause} {len(times)}", f'<svg class="ticks" {_BOX}>{_ticks(times, wall)}</svg>') for cause, times in _by_cause(weeks)]
+    rows += [(f"{cause} {len(times)}", f'<svg class="ticks" {_BOX}>{_ticks(times, wall)}</svg>') for cause, times in weeks.by_cause(_ROWS)]
     lines = "".join(f"<span>{escape(words)}</span><div>{drawn}</div>" for words, drawn in rows)
     axis = "".join(f'<i style="left:{100 * at / wall:.3f}%">{words}</i>' for at, words in _days(wall))
     label = f"{weeks.title}: {', '.join(f'{WORDS[kind]} {percent(weeks.run.spent(kind) / wall)}' for kind in KINDS)}"  # type: ignore[arg-type]
@@ -109,36 +109,18 @@ _BOX = 'viewBox="0 0 1000 100" preserveAspectRatio="none" aria-hidden="true"'
 
 def _stack(weeks: TrainingWeeks) -> str:
     """One path per kind: in each column as high as its share of the time there, on top of those before it."""
-    wall = weeks.run.wall
-    width = wall / _COLUMNS
-    shares = [dict.fromkeys(KINDS, 0.0) for _ in range(_COLUMNS)]
-    for piece in weeks.run.pieces:
-        for column in range(int(piece.begin / width), min(_COLUMNS, ceil(piece.end / width))):
-            inside = min(piece.end, (column + 1) * width) - max(piece.begin, column * width)
-            shares[column][piece.kind] += max(0.0, inside) / width
     base = [0.0] * _COLUMNS
     paths = []
-    for kind in KINDS:
+    for kind, shares in weeks.shares(_COLUMNS).items():
         path = []
         for column, share in enumerate(shares):
-            if height := round(100 * share[kind], 2):
+            if height := round(100 * share, 2):
                 left, right = 1000 * column / _COLUMNS, 1000 * (column + 1) / _COLUMNS
                 path.append(f"M{left:.4g} {100 - base[column]:.4g}H{right:.4g}v-{height:.4g}H{left:.4g}z")
                 base[column] += height
         if path:
             paths.append(f'<path fill="{COLOURS[kind]}" d="{"".join(path)}"/>')
     return "".join(paths)
-
-
-def _by_cause(weeks: TrainingWeeks) -> Iterable[tuple[str, list[float]]]:
-    """Times of failures by cause, the most frequent first; the last rows together."""
-    times: dict[str, list[float]] = {cause: [] for cause in weeks.run.failures}
-    for at, cause in weeks.run.struck:
-        times[cause].append(at)
-    causes = list(times.items())
-    if len(causes) <= _ROWS:
-        return causes
-    return [*causes[: _ROWS - 1], ("others", sorted(at for _, rest in causes[_ROWS - 1 :] for at in rest))]
 
 
 def _ticks(times: Sequence[float], wall: float) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import ceil
 from typing import TYPE_CHECKING
 
 from matplotlib.ticker import FuncFormatter, NullLocator
@@ -12,7 +11,7 @@ from parsim.report.page.training import COLOURS, WORDS
 from parsim.report.plots import style
 from parsim.report.plots.figure import dress, font_size, fonts, grid, heading, legend_below, new_figure, round_ticks
 from parsim.report.quantities import number, percent, points, seconds
-from parsim.report.training_run import KINDS, CurvePoint, TrainingWeeks
+from parsim.report.training_run import CurvePoint, TrainingWeeks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +29,7 @@ Mark = tuple[float, float, str, str]
 
 def training_figure(weeks: TrainingWeeks, title: str, width: float = 7.0) -> Figure:
     """Shares of every stretch of the wall time, and beneath them the failures in a row per cause."""
-    wall, causes = weeks.run.wall, _by_cause(weeks)
+    wall, causes = weeks.run.wall, weeks.by_cause(_ROWS)
     unit, name = (_DAY, "days") if wall >= 2 * _DAY else (3600.0, "hours")
     size = font_size(width)
     with fonts(title, size):
@@ -41,7 +40,7 @@ def training_figure(weeks: TrainingWeeks, title: str, width: float = 7.0) -> Fig
         axes = figure.subplots(len(heights), 1, squeeze=False, sharex=True, gridspec_kw={"height_ratios": heights})[:, 0]
         edges = [wall * column / _COLUMNS / unit for column in range(_COLUMNS + 1)]
         base = [0.0] * _COLUMNS
-        for kind, shares in _shares(weeks).items():
+        for kind, shares in weeks.shares(_COLUMNS).items():
             if any(shares):
                 tops = [low + 100 * share for low, share in zip(base, shares, strict=True)]
                 label = f"{WORDS[kind]} {percent(weeks.run.spent(kind) / wall)}"  # type: ignore[arg-type]
@@ -121,25 +120,3 @@ def _curve(
 def _few(ticks: Sequence[float], most: int = 7) -> list[float]:
     """Every so many of them."""
     return list(ticks[:: max(1, -(-len(ticks) // most))])
-
-
-def _shares(weeks: TrainingWeeks) -> dict[str, list[float]]:
-    """Of every kind of time, its share of each column."""
-    width = weeks.run.wall / _COLUMNS
-    shares = {kind: [0.0] * _COLUMNS for kind in KINDS}
-    for piece in weeks.run.pieces:
-        for column in range(int(piece.begin / width), min(_COLUMNS, ceil(piece.end / width))):
-            inside = min(piece.end, (column + 1) * width) - max(piece.begin, column * width)
-            shares[piece.kind][column] += max(0.0, inside) / width
-    return shares
-
-
-def _by_cause(weeks: TrainingWeeks) -> list[tuple[str, list[float]]]:
-    """Times of failures by cause, the most frequent first; the last rows together."""
-    times: dict[str, list[float]] = {cause: [] for cause in weeks.run.failures}
-    for at, cause in weeks.run.struck:
-        times[cause].append(at)
-    causes = list(times.items())
-    if len(causes) <= _ROWS:
-        return causes
-    return [*causes[: _ROWS - 1], ("others", sorted(at for _, rest in causes[_ROWS - 1 :] for at in rest))]
