@@ -23,6 +23,7 @@ from parsim.report.estimate import Confidence
 from parsim.report.experts import ExpertFacts
 from parsim.report.faults import Faults
 from parsim.report.local_steps import LocalSteps
+from parsim.report.slow_gpu import SlowGpu
 from parsim.report.steady import SteadyWindow
 from parsim.report.training_faults import TrainingFault
 from parsim.report.variability import RunStatistics
@@ -407,6 +408,8 @@ class Measured:
     """what breaks during the step, and what comes of it; None: nothing"""
     marks: tuple[tuple[float, str], ...] = ()
     """moments that pictures mark: (time [s], text)"""
+    slow_gpu: SlowGpu | None = None
+    """what one slow GPU costs; None: nobody asked"""
     plan: Mapping[str, Any] | None = None
     """what a search says of the strategy; None: it was not searched for"""
     variability: RunStatistics | None = None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 UNDEFINED_IN_A_DEADLOCK = (
     "ranks", "experts", "model", "step_time_s", "makespan_s", "period_s", "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu",
     "model_tflops_per_gpu", "hardware_tflops_per_gpu", "mfu", "hfu", "bubble_fraction", "bubble_over_ideal",
-    "bubble_fraction_theory", "estimate", "variability", "breakdown_rank", "bottleneck_rank", "breakdown_s", "critical_path_s",
+    "bubble_fraction_theory", "estimate", "variability", "slow_gpu", "breakdown_rank", "bottleneck_rank", "breakdown_s", "critical_path_s",
     "limiter_kind", "limiter",
     "memory", "schedule", "collectives", "links", "unused_links", "confidence", "cost", *METRICS, "economics",
     "training_run", "plan",
@@ -102,6 +102,7 @@ def document(report: Metrics) -> dict[str, Any]:
         "makespan_s": report.end if window is None else first_makespan(report.timeline, micro_batches),
         "estimate": report.estimate.document(),
         "variability": _variability(report),
+        "slow_gpu": None if measured.slow_gpu is None else measured.slow_gpu.document(),
         "period_s": measured.local_steps.period if measured.local_steps else None if window is None else window.period,
         **({"local_steps": measured.local_steps.document()} if measured.local_steps else {}),
         "samples_per_s": report.samples_per_s,

@@ -63,6 +63,7 @@ def _parts(report: Metrics) -> Iterator[RenderableType]:
     yield _headline(report)
     yield _speed(report)
     yield from _variability(report)
+    yield from _slow_gpu(report)
     yield from _money(report)
     yield from _weeks(report)
     yield from _faults(report)
@@ -140,6 +141,16 @@ def _variability(report: Metrics) -> Iterator[RenderableType]:
     if causes is not None:
         yield _shown(replace(causes, title="What each cause does"))
     yield Padding(_text("\n".join(variability_text.notes(varied)), style="dim"), (1, 0, 0, 0))
+
+
+def _slow_gpu(report: Metrics) -> Iterator[RenderableType]:
+    """What one slow GPU costs."""
+    if (slow := report.measured.slow_gpu) is None:
+        return
+    yield Padding(_text(slow.sentence()), (1, 0, 0, 0))
+    if len(slow.places) > 1:
+        yield _shown(slow.table())
+        yield _text("\n".join(slow.notes()), style="dim")
 
 
 def _money(report: Metrics) -> Iterator[RenderableType]:

@@ -1,4 +1,4 @@
-"""How the step spreads over its runs: pictures that follow the page's light and dark, and the same as tables."""
+"""How the step spreads over its runs, and what one slow GPU costs: pictures that follow the page's light and dark, and tables."""
 
 from __future__ import annotations
 
@@ -31,6 +31,14 @@ def variability(report: Metrics) -> str:
         f'<div class="spreads">{pictures}</div>{words.spreads(varied).html("spread", sortable=False)}'
         f"{'' if table is None else table.html('causes')}{said}"
     )
+
+
+def slow_gpu(report: Metrics) -> str:
+    """The step with one GPU slower, by where it is; empty where nobody asked."""
+    if (slow := report.measured.slow_gpu) is None:
+        return ""
+    notes = "".join(f"<p>{escape(note)}</p>" for note in slow.notes())
+    return f"<p>{escape(slow.sentence())}</p>{slow.table().html('slow-gpu-places', sortable=False)}{notes}"
 
 
 def _histogram(varied: RunStatistics) -> str:
