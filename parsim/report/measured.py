@@ -28,6 +28,7 @@ from parsim.report.steady import SteadyWindow
 from parsim.report.training_faults import TrainingFault
 from parsim.report.variability import RunStatistics
 from parsim.report.wiring import Wiring
+from parsim.report.workers import WorkerSlowdowns
 from parsim.simulation.replay import Mode
 from parsim.simulation.trace import Trace
 
@@ -410,6 +411,8 @@ class Measured:
     """moments that pictures mark: (time [s], text)"""
     slow_gpu: SlowGpu | None = None
     """what one slow GPU costs; None: nobody asked"""
+    workers: Callable[[], WorkerSlowdowns | None] | None = None
+    """finds what each worker costs; None: nothing tells them apart"""
     plan: Mapping[str, Any] | None = None
     """what a search says of the strategy; None: it was not searched for"""
     variability: RunStatistics | None = None

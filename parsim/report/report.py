@@ -151,12 +151,12 @@ def document(report: Metrics) -> dict[str, Any]:
 
 
 def _variability(report: Metrics) -> dict[str, Any] | None:
-    """What many runs of the step say, and what breaks in it; None where neither is asked for."""
-    runs, faults = report.measured.variability, report.measured.faults
-    if runs is None and faults is None:
-        return None
+    """What many runs of the step say, what breaks in it, and what each worker costs; None where there is nothing of that."""
+    runs, faults, workers = report.measured.variability, report.measured.faults, report.workers
     said = {} if runs is None else runs.document(report.measured.model.tokens_per_step)
-    return said if faults is None else said | faults.document()
+    said |= {} if faults is None else faults.document()
+    said |= {} if workers is None else {"by_worker": workers.document()}
+    return said or None
 
 
 def _money(report: Metrics) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def _parts(report: Metrics) -> Iterator[RenderableType]:
     yield _headline(report)
     yield _speed(report)
     yield from _variability(report)
-    yield from _slow_gpu(report)
+    yield from _stragglers(report)
     yield from _money(report)
     yield from _weeks(report)
     yield from _faults(report)
@@ -143,8 +143,10 @@ def _variability(report: Metrics) -> Iterator[RenderableType]:
     yield Padding(_text("\n".join(variability_text.notes(varied)), style="dim"), (1, 0, 0, 0))
 
 
-def _slow_gpu(report: Metrics) -> Iterator[RenderableType]:
-    """What one slow GPU costs."""
+def _stragglers(report: Metrics) -> Iterator[RenderableType]:
+    """Which worker costs most, and what one slow GPU costs."""
+    if report.workers is not None:
+        yield Padding(_text(report.workers.sentence()), (1, 0, 0, 0))
     if (slow := report.measured.slow_gpu) is None:
         return
     yield Padding(_text(slow.sentence()), (1, 0, 0, 0))
