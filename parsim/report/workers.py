@@ -13,8 +13,8 @@ class WorkerSlowdowns:
 
     slowdown: tuple[tuple[float, ...], ...]
     """by stage, by replica; means over the runs"""
-    ranks: tuple[tuple[str, ...], ...]
-    """of every worker, as compressed ranges"""
+    ranks: tuple[tuple[str, ...], ...] = ()
+    """of every worker, as compressed ranges; empty where nobody knows"""
     runs: int = 0
     """with random draws; 0: nothing is drawn, ranks are known to be slow"""
 
@@ -43,10 +43,10 @@ class WorkerSlowdowns:
 
     def name(self, stage: int, replica: int) -> str:
         """``stage 2 of replica 3 (rank 19)``."""
-        ranks = self.ranks[stage][replica]
-        of = f"rank{'s' * (not ranks.isdigit())} {ranks}"
+        ranks = self.ranks[stage][replica] if self.ranks else ""
+        of = f" (rank{'s' * (not ranks.isdigit())} {ranks})" if ranks else ""
         where = f"replica {replica}" if self.stages == 1 else f"stage {stage}"
-        return f"{where}{f' of replica {replica}' if self.stages > 1 and self.replicas > 1 else ''} ({of})"
+        return f"{where}{f' of replica {replica}' if self.stages > 1 and self.replicas > 1 else ''}{of}"
 
     def sentence(self) -> str:
         """The worst worker, for a terminal."""
