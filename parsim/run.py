@@ -13,7 +13,6 @@ from typing import Any, Literal
 from parsim.errors import Finding, InputError
 from parsim.execution.background_saves import with_saves
 from parsim.execution.faulted import faulted
-from parsim.execution.lone_workers import lone_workers
 from parsim.execution.prepared import Prepared, prepare
 from parsim.execution.slow_gpu import slow_gpu as slow_gpu_in
 from parsim.execution.training_faults import broken_training
@@ -113,6 +112,8 @@ def _simulated(scenario: Scenario, *, unfolded: bool, repeat: Repeat | None, pla
         warnings = (*measured.warnings, *scenario.findings_at(broken.warnings))
         measured = replace(measured, weeks=broken.of(weeks), weeks_faults=broken.faults, warnings=warnings)
     if built.slow or runs > 1:
+        from parsim.execution.lone_workers import lone_workers
+
         measured = replace(measured, workers=partial(lone_workers, prepared, run.step_time))
     report = Report(measured)
     if runs == 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ from parsim.errors import InputError
 from parsim.execution.disturbed import DisturbedStep
 from parsim.execution.prepared import prepare
 from parsim.parallel.groups import PIPELINE
+from parsim.report.page.page import page
 from parsim.report.report import Report
 from parsim.report.workers import WorkerSlowdowns
+from parsim.report.write import write_outputs
 from parsim.scenario.build import build
 from parsim.scenario.load import load
 from parsim.simulation.step_arrays import StepArrays
@@ -155,3 +158,28 @@ def test_the_map_is_the_same_unfolded() -> None:
 
 def test_steps_that_overlap_have_no_map() -> None:
     assert parsim.simulate("pipeline-unit-pipedream", "variability.slow=[{rank: 1, speed: 0.8}]").workers is None
+
+
+@pytest.mark.parametrize("width", ["7in", "3.5in"])
+def test_the_figure_has_a_cell_for_each_worker(width: str) -> None:
+    report = parsim.simulate(job(slow=[{"rank": 19, "speed": 0.8}]))
+    ax, bar = report.plot.workers(width=width).axes
+    (image,) = ax.images
+    assert np.array(image.get_array()) == pytest.approx(100 * np.array(workers_of(report).slowdown))
+    assert (ax.get_xlabel(), ax.get_ylabel(), bar.get_ylabel()) == ("replica", "pipeline stage", "longer by [%]")
+    (frame,) = ax.patches
+    assert frame.get_xy() == (2.5, 1.5)
+    assert [text.get_text() for text in ax.texts].count("0") in (0, 31)  # numbers where there is room
+
+
+def test_the_page_frames_the_worst_worker(tmp_path: Path) -> None:
+    report = parsim.simulate(job(slow=[{"rank": 19, "speed": 0.8}]), slow_gpu=0.8)
+    written = {path.name: path.read_text(encoding="utf-8") for path in write_outputs(report, tmp_path, ["html", "svg"])}
+    assert "workers.svg" in written
+    shown = written["report.html"].partition('id="stragglers"')[2].partition("</section>")[0]
+    assert shown.count("<title>") == 1
+    assert "<title>stage 2 of replica 3 (rank 19): +15.9 %</title>" in shown
+    assert 'id="slow-gpu-places"' in written["report.html"]
+    plain = page([("balanced", parsim.simulate(job()))])
+    assert 'id="stragglers"' not in plain
+    assert 'id="slow-gpu"' not in plain

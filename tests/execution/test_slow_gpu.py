@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import parsim
+from parsim.cli import execute
 from parsim.errors import PlanError
 from parsim.execution.prepared import prepare
 from parsim.execution.slow_gpu import slow_gpu
 from parsim.report.slow_gpu import SlowGpu
 from parsim.scenario.build import build
 from parsim.scenario.load import load
+from parsim.study.compare_text import csv_text
 
 
 def asked(*scenario: Any, speed: float = 0.8, **options: Any) -> SlowGpu:
@@ -102,3 +106,37 @@ def test_a_speed_that_slows_nothing_is_refused(speed: float) -> None:
     step = prepare(build(load("gpt2-ddp-4x-a100")))
     with pytest.raises(PlanError, match="between 0 and 1"):
         slow_gpu(step, 1.0, speed)
+
+
+def test_every_command_says_the_same(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    scenario = "pipeline-unit-1f1b"
+    known, other = asked(scenario), asked("pipeline-unit-gpipe")
+    assert execute(["run", scenario, "--slow-gpu", "0.8", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["slow_gpu"]["step_time_s"] == known.worst.step_time_s
+    assert report["provenance"]["command"] == f"parsim run {scenario} --slow-gpu 0.8"
+    assert execute(["run", scenario, "--slow-gpu", "0.8", "--no-pictures", "--out", str(tmp_path)]) == 0
+    assert known.sentence() in " ".join(capsys.readouterr().out.split())
+    assert execute(["compare", scenario, "pipeline-unit-gpipe", "--slow-gpu", "0.8", "--json", "--workers", "2"]) == 0
+    compared = json.loads(capsys.readouterr().out)
+    assert [one["report"]["slow_gpu"]["rank"] for one in compared["variants"]] == [known.worst.rank, other.worst.rank]
+    assert execute(["explain", scenario, "--json", "--workers", "1"]) == 0
+    explained = json.loads(capsys.readouterr().out)
+    assert known.sentence() in explained["summary"]
+    (slower,) = (row for row in explained["what_if"] if row["name"] == "rank 3 at 0.8 of its speed")
+    assert slower["step_time_s"] == pytest.approx(known.worst.step_time_s, rel=1e-9)
+
+
+def test_a_comparison_has_its_rows() -> None:
+    found = parsim.compare("pipeline-unit-1f1b", "pipeline-unit-gpipe", slow_gpu=0.8)
+    said = [line.split() for line in str(found).splitlines()]
+    assert "step, one GPU at 0.8 of its speed [s] 39.00 39.00".split() in said
+    assert "longer by 18 % 18 %".split() in said
+    assert "slow_gpu.step_time_s" in csv_text(found).splitlines()[0]
+    assert "slow" not in str(parsim.compare("pipeline-unit-1f1b", "pipeline-unit-gpipe"))
+
+
+@pytest.mark.parametrize("speed", ["1", "0", "fast"])
+def test_the_option_takes_a_share(speed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["run", "pipeline-unit-1f1b", "--slow-gpu", speed]) == 2
+    assert "--slow-gpu" in capsys.readouterr().err

@@ -54,7 +54,7 @@ ESTIMATES = (
 METRICS = (
     PageMetric("step_time_s", "Step time", seconds),
     PageMetric("slow_gpu.step_time_s", "Step with one slow GPU", seconds, definition="slow_gpu"),
-    PageMetric("slow_gpu.slowdown", "Longer by one slow GPU", percent, share=True, definition="slow_gpu"),
+    PageMetric("slow_gpu.slowdown", "Longer by that slow GPU", percent, share=True, definition="slow_gpu"),
     PageMetric("mfu", "MFU", percent, share=True),
     PageMetric("hfu", "HFU", percent, share=True),
     PageMetric("memory.peak_bytes", "Peak memory", _gib),

@@ -48,7 +48,8 @@ def stragglers(report: Metrics) -> str:
     if (workers := report.workers) is None:
         return ""
     notes = "".join(f"<p>{escape(note)}</p>" for note in workers.notes())
-    return f'<p>{escape(workers.sentence())}</p><div class="spreads">{_heat_map(workers)}</div>{notes}'
+    said = workers.sentence().removeprefix("Stragglers: ")
+    return f'<p>{escape(said[:1].upper() + said[1:])}</p><div class="spreads">{_heat_map(workers)}</div>{notes}'
 
 
 def _heat_map(workers: WorkerSlowdowns) -> str:
