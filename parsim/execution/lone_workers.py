@@ -10,7 +10,7 @@ from parsim.execution.disturbed import DisturbedStep
 from parsim.execution.prepared import Prepared
 from parsim.parallel.groups import PIPELINE
 from parsim.report.measured import compress_ranges
-from parsim.report.workers import WorkerSlowdowns, worker_slowdowns
+from parsim.report.workers import WorkerSlowdowns
 from parsim.simulation.op_factors import Columns
 
 RUNS = 20
@@ -43,6 +43,5 @@ def lone_workers(prepared: Prepared, nominal: float) -> WorkerSlowdowns | None:
     members: list[list[list[int]]] = [[[] for _ in range(columns.count)] for _ in range(stages)]
     for rank, (stage, replica) in enumerate(zip(plan.mesh.coordinates(PIPELINE), columns.of.tolist(), strict=True)):
         members[stage][replica].append(rank)
-    means = [[fsum(of) / len(found) for of in row] for row in np.moveaxis(found, 0, 2).tolist()]
-    ranks = [[compress_ranges(of) for of in row] for row in members]
-    return worker_slowdowns(means, ranks, len(found) if causes else 0)
+    means = tuple(tuple(fsum(of) / len(found) for of in row) for row in np.moveaxis(found, 0, 2).tolist())
+    return WorkerSlowdowns(means, tuple(tuple(map(compress_ranges, row)) for row in members), len(found) if causes else 0)

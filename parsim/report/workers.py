@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,8 +79,3 @@ class WorkerSlowdowns:
             if worst is None
             else {"stage": worst[0], "replica": worst[1], "ranks": self.ranks[worst[0]][worst[1]], "slowdown": self.most},
         }
-
-
-def worker_slowdowns(slowdown: Sequence[Sequence[float]], ranks: Sequence[Sequence[str]], runs: int) -> WorkerSlowdowns:
-    """From rows of stages."""
-    return WorkerSlowdowns(tuple(map(tuple, slowdown)), tuple(map(tuple, ranks)), runs)

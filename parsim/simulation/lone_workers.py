@@ -20,6 +20,9 @@ from parsim.simulation.slowest_rank import SlowestRank
 from parsim.simulation.step_arrays import MOST_NUMBERS, StepArrays
 from parsim.simulation.trace import Trace
 
+_ROUNDING = 1e-12
+"""relative: sums of floats in another order"""
+
 
 class LoneWorkers(StepArrays):
     """The arrays of a step with two columns per replica: itself, and one that stands for all others."""
@@ -29,19 +32,14 @@ class LoneWorkers(StepArrays):
         self._columns = columns
         self._stage_of = factors.plan.mesh.coordinates(PIPELINE)
         self.stages = factors.plan.mesh.size(PIPELINE)
-        known, one = self._replicas, self._together_with_others
+        known = self._replicas
         self._pairs = Replicas(
             [np.concatenate([some, some + columns]) for some in known.sets],
             known.of,
-            {node: one(len(of)) for node, of in known.groups.items()},
+            {node: np.tile(np.arange(len(of)), 2) for node, of in known.groups.items()},  # each waits for all others
         )
         self.numbers = 2 * int(np.dot(self._rows, [len(some) for some in known.sets]))
         """of the arrays of one step"""
-
-    @staticmethod
-    def _together_with_others(columns: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Who waits for whom where replicas meet: each for the column that stands for the others."""
-        return np.tile(np.arange(columns, dtype=np.int64), 2)
 
     def slowdowns(self, disturbances: Sequence[Disturbance]) -> Floats:
         """The step with one worker alone over that with none, less one, shape (runs, stages, columns); 0 where it changes nothing.
@@ -49,16 +47,16 @@ class LoneWorkers(StepArrays):
         Ranks that are slow all the time are part of a worker's disturbance.
         """
         base = self._planned()
-        whole = self._latest([array.copy() for array in base])
-        found = np.empty((self.stages, len(disturbances), self._columns))
-        pairs = list(product(range(self.stages), range(len(disturbances))))
+        whole = float(self._latest([array.copy() for array in base]).max())
+        found = np.zeros((self.stages, len(disturbances), self._columns))
+        pairs = list(product(range(self.stages), range(len(disturbances)))) if whole > 0 else []
         each = max(1, MOST_NUMBERS // max(1, self.numbers))
         for first in range(0, len(pairs), each):
             some = pairs[first : first + each]
             latest = self._latest(self._disturbed(base, some, disturbances))
             for place, (stage, run) in enumerate(some):
-                found[stage, run] = latest[place] / whole[0] - 1.0
-        found[np.abs(found) < 1e-12] = 0.0
+                found[stage, run] = latest[place] / whole - 1.0
+        found[np.abs(found) < _ROUNDING] = 0.0
         return np.moveaxis(found, 0, 1)
 
     def _planned(self) -> list[Floats]:

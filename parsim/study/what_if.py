@@ -117,7 +117,8 @@ def changes(scenario: Scenario, report: Report) -> Iterator[Change]:
     rank, speed = (report.bottleneck_rank, SPEED) if asked is None else (asked.worst.rank, asked.speed)
     if rank not in built.slow:
         slow = [*scenario.tree["variability"]["slow"], {"rank": rank, "speed": speed}]
-        yield Change(f"rank {rank} at {speed:g} of its speed", (f"variability.slow={flow(slow)}",))
+        known = ", and the batch balanced for it" if scenario.settings.parallel.data.batch_split == "balanced" else ""
+        yield Change(f"rank {rank} at {speed:g} of its speed{known}", (f"variability.slow={flow(slow)}",))
     yield from _lost_nic(built, report)
 
 
