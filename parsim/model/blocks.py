@@ -185,14 +185,15 @@ def _add_layer(config: TransformerConfig, kind: LayerKind, row: Row) -> None:
         return
     if not post and not output and kind.normed:
         normed = row.add(norm(config, "attention_norm", stream))
-    attended = _attention(config, kind, row, normed)
+    mixed = (_beside(config, row, normed),) if kind.letter == "H" else ()
+    attended = _attention(config, kind, row, _scaled(config, row, normed, "attention") if mixed else normed)
     if config.parallel_residual:
         if not config.shared_norm:
             normed = row.add(norm(config, "mlp_norm", stream))
         added = _mlp(config, kind.mixture, row, normed)
         row.add(ResidualAdd("mlp_residual", (added, attended, stream), "mlp_residual", config.hidden))
         return
-    stream = row.add(ResidualAdd("attention_residual", (attended, stream), "attention_residual", config.hidden))
+    stream = row.add(ResidualAdd("attention_residual", (attended, *mixed, stream), "attention_residual", config.hidden))
     normed = stream
     if post:
         stream = normed = row.add(norm(config, "attention_norm", stream))
@@ -215,6 +216,21 @@ def _add_sublayer(config: TransformerConfig, kind: LayerKind, row: Row) -> None:
         normed = row.add(norm(config, f"{name}_norm", stream))
         added = _attention(config, kind, row, normed) if name == "attention" else _mlp(config, kind.mixture, row, normed)
         row.add(ResidualAdd(f"{name}_residual", (added, stream), f"{name}_residual", config.hidden))
+
+
+def _beside(config: TransformerConfig, row: Row, source: str) -> str:
+    """What the mixer makes of the normed input `source`, which attention reads, too."""
+    if config.mixer is None:  # patterns are checked with the architecture: unreachable
+        message = f"{config.family} has no mixer"
+        raise ValueError(message)
+    add_mixer(config, config.mixer, row, _scaled(config, row, source, "mixer"), alone=False)
+    return _leave(config, row, "mixer")
+
+
+def _scaled(config: TransformerConfig, row: Row, source: str, sublayer: str) -> str:
+    """`source`, times a constant where the architecture has one there."""
+    name = f"{sublayer}_input_scale"
+    return row.add(Scale(name, (source,), name, config.hidden)) if config.scale_projections else source
 
 
 def _mixed(config: TransformerConfig, row: Row) -> str:
@@ -276,7 +292,8 @@ def _fused_width(config: TransformerConfig) -> int:
 
 def _norms_feed_products(config: TransformerConfig) -> bool:
     """The product behind a norm is the only one that reads what the norm makes."""
-    return config.norm_placement in ("pre", "sandwich") and not config.parallel_residual
+    alone = config.norm_placement in ("pre", "sandwich") and not config.parallel_residual
+    return alone and "H" not in config.layer_pattern
 
 
 def _query_key_value(config: TransformerConfig, kind: LayerKind, row: Row) -> None:

@@ -10,9 +10,12 @@ if TYPE_CHECKING:
 
 LETTERS = {
     "*": "attention to all keys", "W": "attention to a sliding window", "M": "the mixer", "-": "an MLP alone", "E": "experts alone",
+    "H": "attention to all keys and the mixer side by side",
 }  # fmt: skip
-"""of `TransformerConfig.layer_pattern`; those of Megatron-LM's --hybrid-layer-pattern, and W"""
-ATTENTION = "*W"
+"""of `TransformerConfig.layer_pattern`; those of Megatron-LM's --hybrid-layer-pattern, W, and H (Falcon-H1, 2507.22448)"""
+ATTENTION = "*WH"
+MIXED = "MH"
+"""layers that carry a state"""
 ALONE = "-E"
 """layers without attention or mixer, where every layer is one sublayer"""
 
@@ -43,6 +46,8 @@ class LinearMixer:
     """mamba: norms of step, B and C (Jamba), or such norms without weights (Falcon Mamba)"""
     gate: bool = True
     """the output is normed and multiplied by the SiLU of a projection of the layer's input"""
+    gate_norm: bool = True
+    """with gate: it is normed, too (not Falcon-H1's)"""
 
     def resolved(self, heads: int, head_dim: int) -> LinearMixer:
         """With every derived size filled in."""
@@ -78,6 +83,7 @@ def wrong_kinds(config: TransformerConfig) -> list[tuple[str, str, str]]:
     needs = [
         ("W", config.attention_window > 0 or config.attention_chunk > 0, "attention_window", "give attention_window, for example 4096"),
         ("M", config.mixer is not None, "mixer", "give mixer, for example {kind: gated-delta}"),
+        ("H", config.mixer is not None, "mixer", "give mixer, for example {kind: mamba2, heads: 24, value_dim: 64}"),
         ("E", config.experts is not None, "experts", "give experts, for example {count: 8, top_k: 2}"),
     ]
     wrong += [
@@ -91,7 +97,9 @@ def wrong_kinds(config: TransformerConfig) -> list[tuple[str, str, str]]:
         wrong.append((name, f"says the same as full_attention_every {config.full_attention_every} in another way", "give one of them"))
     if not config.one_sublayer and set(pattern) & set(ALONE):
         wrong.append((name, "layers of an MLP or of experts alone stand where every layer is one sublayer", "add one_sublayer: true"))
-    if "M" in pattern and (config.norm_placement == "post" or config.parallel_residual or not config.causal):
+    if config.one_sublayer and "H" in pattern:
+        wrong.append((name, "attention and mixer side by side are two sublayers, and every layer is one", "leave one_sublayer out"))
+    if set(pattern) & set(MIXED) and (config.norm_placement == "post" or config.parallel_residual or not config.causal):
         wrong.append((name, "mixers stand in causal layers whose norms come first and whose sublayers follow each other", ""))
     return wrong
 

@@ -161,7 +161,7 @@ class TransformerConfig:
     """with attention_window or attention_chunk: every n-th layer sees all keys (Gemma 2: 2); 0 = none does"""
     layer_pattern: str = ""
     """a letter for every layer, said once where it repeats: * attention to all keys, W a sliding window of attention_window
-    (Gemma 3: WWWWW*), M the mixer (Qwen3-Next: MMM*); '' = as the two fields above say"""
+    (Gemma 3: WWWWW*), M the mixer (Qwen3-Next: MMM*), H attention and mixer side by side (Falcon-H1); '' = as the two fields above say"""
     one_sublayer: bool = False
     """a layer is one sublayer: of the pattern's letters * and M have no MLP, - is an MLP and E experts (Nemotron-H: M-M-M-M*-...)"""
     mixer: LinearMixer | None = None
@@ -195,6 +195,8 @@ class TransformerConfig:
     """every logit is multiplied by a constant (Cohere, Granite)"""
     scale_residual: bool = False
     """every sublayer's output is, before the sum (Granite)"""
+    scale_projections: bool = False
+    """so are what attention and a mixer side by side read, and what the mixer projects (Falcon-H1)"""
     expand_key_value: bool = False
     """keys and values are copied to all query heads before the kernel (Hugging Face's repeat_kv)"""
     mtp: int = 0
@@ -255,7 +257,7 @@ class TransformerConfig:
     def kind(self, layer: int) -> LayerKind:
         """In what layer number `layer` (from 0) differs from others."""
         every = self.full_attention_every
-        full = self.layer_letter(layer) == "*" if self.layer_pattern else bool(every) and (layer + 1) % every == 0
+        full = self.layer_letter(layer) in ("*", "H") if self.layer_pattern else bool(every) and (layer + 1) % every == 0
         window, chunk = (0, 0) if full else (self.attention_window, self.attention_chunk)
         rotates = not (self.no_rotary_every and (layer + 1) % self.no_rotary_every == 0)
         rotates &= not (self.rotary_in_windows and not window)

@@ -16,6 +16,8 @@ from parsim.model.lengths import Lengths
 from parsim.model.liveness import tape
 from parsim.model.model import Model, Workload, parameter_count, trainable_parameter_count
 from parsim.model.parts import parts
+from parsim.scenario import load
+from parsim.scenario.build import build
 
 VISION = {
     "model_type": "qwen2_5_vl", "depth": 32, "hidden_act": "silu", "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16,
@@ -183,6 +185,25 @@ def test_the_text_alone_is_asked_for() -> None:
     trees = {"mine": QWEN}
     alone = build_model({"base": "mine", "vision": None, "projector": None}, name="text", base_lookup=trees.__getitem__)
     assert parameter_count(alone) == 7_615_616_512  # Qwen2.5-7B
+
+
+LLAMA4_TEXT = {
+    "model_type": "llama4_text", "hidden_size": 64, "intermediate_size": 176, "intermediate_size_mlp": 96, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 1,
+    "vocab_size": 320,
+}  # fmt: skip
+
+
+def test_a_llama_4_without_a_tower_is_its_text() -> None:
+    """The tower that the class makes by itself is 768 wide and does not fit the projector behind it: nobody can have trained it."""
+    classes = ["Llama4ForConditionalGeneration"]
+    whole = {"model_type": "llama4", "architectures": classes, "text_config": LLAMA4_TEXT}
+    text = {**LLAMA4_TEXT, "architectures": ["Llama4ForCausalLM"]}
+    counts = {parameter_count(build_model(tree, name="llama4", base_lookup=look_up)) for tree in (whole, text)}
+    assert len(counts) == 1
+    settings = {"training": {"sequence_length": 64, "micro_batch": 1, "global_batch": 8}, "cluster": {"topology": "hgx-h100"}}
+    said = {one.name: one.value for one in build(load({"model": whole, **settings})).assumptions}
+    assert said["model_tower"] == "none: the text alone is trained"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""Decoders whose layers, or some of them, carry a state: RetNet, GLA, Gated DeltaNet, Mamba-2, Qwen3-Next, Nemotron-H.
+"""Decoders whose layers, or some of them, carry a state: RetNet, GLA, Gated DeltaNet, Mamba-2, Qwen3-Next, Nemotron-H, Falcon-H1.
 
-Structure and key names: huggingface/transformers ``models/mamba2``, ``models/qwen3_next``, ``models/nemotron_h``;
+Structure and key names: huggingface/transformers ``models/mamba2``, ``models/qwen3_next``, ``models/nemotron_h``, ``models/falcon_h1``;
 fla-org/flash-linear-attention ``fla/models/retnet``, ``gla``, ``gated_deltanet`` and ``fla/layers``.
 """
 
@@ -368,6 +368,35 @@ def _nemotron_h(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     )
 
 
+def _falcon_h1(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    """Heads of the mixer from ``mamba_d_ssm``, or from ``mamba_expand`` where that is null."""
+    mixer, size, wide = fields.setdefault("mixer", {}), tree.get("mamba_d_head", "auto"), tree.get("mamba_d_ssm", 1024)
+    heads = int(mixer.get("heads") or 128)
+    width = int((tree.get("mamba_expand") or 2) * int(fields["hidden"])) if wide is None else wide
+    mixer["value_dim"] = width // heads if size in (None, "auto") else size
+    if not isinstance(mixer["value_dim"], int) or mixer["value_dim"] * heads != width:
+        text = f"mamba_n_heads x mamba_d_head = {heads} x {mixer['value_dim']} is not the mixer's width {width}"
+        raise ModelError(Finding(text, "mamba_d_head", size, f"use {width // heads}"))
+    return {"mamba_d_head", "mamba_d_ssm", "mamba_expand"}
+
+
+FALCON_H1 = Family(
+    name="falcon-h1",
+    model_type="falcon_h1",
+    structure={
+        **STRUCTURE, "layer_pattern": "H", "scale_residual": True, "scale_logits": True, "scale_projections": True,
+        "mixer": {**GRANITE_HYBRID.structure["mixer"], "gate_norm": False},
+    },
+    registration=("mlp_up", "mlp_down", *_MIXER, "query_key_value", "attention_output", "attention_norm", "mlp_norm"),
+    keys={**GROUPED, **BIASES, **_HYBRID_KEYS, "mlp_bias": "mlp_bias", "mamba_rms_norm": "mixer.gate_norm"},
+    stated={"mamba_proj_bias": (False,), "projectors_bias": (False,)},
+    harmless=HARMLESS | _TIME_STEPS | words(
+        "attention_in_multiplier attention_out_multiplier embedding_multiplier key_multiplier lm_head_multiplier mlp_multipliers "
+        "ssm_in_multiplier ssm_multipliers ssm_out_multiplier mamba_norm_before_gate mamba_use_mlp num_logits_to_keep "
+        "mlp_expansion_factor layer_types layers_block_type"
+    ),
+    adjust=_falcon_h1,
+)  # fmt: skip
 NEMOTRON_H = Family(
     name="nemotron-h",
     model_type="nemotron_h",
@@ -410,5 +439,6 @@ FAMILIES = (
     QWEN35_MOE,
     GRANITE_HYBRID,
     BAMBA,
+    FALCON_H1,
     NEMOTRON_H,
 )

@@ -34,7 +34,6 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("lfm2", "lfm2_moe"), "gated short convolutions in place of attention"),
     "zamba": "attention layers share their weights and read the embedding a second time",
     "zamba2": "attention layers share their weights and read the embedding a second time",
-    "falcon_h1": "attention and a state-space mixer stand side by side in one layer",
     "hymba": "attention and a state-space mixer stand side by side in one layer",
     "minimax": "its linear attention has a gate and residual weights that no operator here has",
     "minimax_text_01": "its linear attention has a gate and residual weights that no operator here has",

@@ -69,6 +69,7 @@ qwen3_next: hidden_size 2048 num_hidden_layers 48 intermediate_size 5632 num_att
 qwen3_5_text: hidden_size 4096 num_hidden_layers 32 intermediate_size 12288 num_attention_heads 16 vocab_size 248320
 qwen3_5_moe_text: hidden_size 2048 num_hidden_layers 40 num_attention_heads 16 vocab_size 248320
 bamba: hidden_size 4096 num_hidden_layers 32 intermediate_size 14336 num_attention_heads 32 vocab_size 128000
+falcon_h1: hidden_size 4096 num_hidden_layers 32 intermediate_size 14336 num_attention_heads 32 vocab_size 128000 num_key_value_heads 8
 nemotron_h: hidden_size 4096 intermediate_size 21504 num_attention_heads 32 vocab_size 131072 num_key_value_heads 8 n_routed_experts 8
   num_experts_per_tok 2 moe_intermediate_size 7688
 gptj codegen: n_embd 4096 n_layer 28 n_head 16 vocab_size 50400

@@ -34,6 +34,8 @@ class VisionLanguage(NamedTuple):
     """further ones of its text part"""
     tied: bool | None = None
     """whether embedding and head share weights where the whole config says nothing; None: as its text part says"""
+    text_alone: bool = False
+    """a config without ``vision_config`` is of the text alone: the tower that its class would make by itself does not fit its projector"""
 
 
 def _sizes(vision: Tree, hidden: str = "hidden_size", layers: str = "num_hidden_layers", heads: str = "num_attention_heads") -> Fields:
@@ -254,7 +256,7 @@ VISION_LANGUAGE: Mapping[str, VisionLanguage] = {
     "smolvlm": VisionLanguage(_idefics3, harmless=_COMMON | {"scale_factor"}),
     "mistral3": VisionLanguage(_mistral3, harmless=_COMMON | _PROJECTED | {"spatial_merge_size"}),
     "internvl": VisionLanguage(_internvl, harmless=_COMMON | _PROJECTED | {"downsample_ratio"}),
-    "llama4": VisionLanguage(_llama4, harmless=_COMMON),
+    "llama4": VisionLanguage(_llama4, harmless=_COMMON, text_alone=True),
     "kimi_k25": VisionLanguage(
         _kimi, {"kimi_k2": "deepseek_v3"}, _COMMON
         | words("media_placeholder_token_id use_unified_vision_chunk video_placeholder projection_hidden_size"),
