@@ -135,7 +135,8 @@ RECORDS = (
         shared=("num_layers", "hidden_size", "num_attention_heads", "seq_length"),
     ),
     Tool(
-        "nemo", "NeMo", read=read_nemo, programs=("nemo", "megatron_gpt_pretraining.py"),
+        "nemo", "NeMo", forms=BOTH, read=read_nemo,
+        programs=("nemo", "megatron_gpt_pretraining.py", "megatron_gpt_continue_training.py"),
         own=("model.tensor_model_parallel_size", "model.micro_batch_size", "model.encoder_seq_length", "model.megatron_amp_O2",
              "exp_manager", "trainer.strategy.tensor_model_parallel_size", "trainer.strategy.ddp", "ddp.use_distributed_optimizer",
              "ddp.grad_reduce_in_fp32", "mixed_precision.bf16"),
