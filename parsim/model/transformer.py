@@ -171,7 +171,7 @@ class TransformerConfig:
     no_rotary_every: int = 0
     """every n-th layer has neither rotary positions nor the norm of queries and keys (Llama 4: 4); 0 = all have them"""
     rotary_in_windows: bool = False
-    """only layers with a sliding window have rotary positions (Cohere 2)"""
+    """only layers with a sliding window or a chunk have rotary positions (Cohere 2)"""
     tied_embeddings: bool = False
     dropout: float = 0.0
     """probability the recipe uses unless the scenario says otherwise"""
@@ -260,7 +260,7 @@ class TransformerConfig:
         full = self.layer_letter(layer) in ("*", "H") if self.layer_pattern else bool(every) and (layer + 1) % every == 0
         window, chunk = (0, 0) if full else (self.attention_window, self.attention_chunk)
         rotates = not (self.no_rotary_every and (layer + 1) % self.no_rotary_every == 0)
-        rotates &= not (self.rotary_in_windows and not window)
+        rotates &= not (self.rotary_in_windows and not (window or chunk))
         relative = self.relative_buckets > 0 and (layer == 0 or self.relative_per_layer)
         normed = self.first_norm or layer > 0
         return LayerKind(self.is_mixture(layer), window, chunk, rotates, self.layer_letter(layer), relative, normed)
