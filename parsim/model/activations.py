@@ -16,6 +16,7 @@ from parsim.model.linear_attention import LinearAttention, ShortConvolution
 from parsim.model.liveness import tape
 from parsim.model.loss import Loss
 from parsim.model.model import Block, Model, Workload, shard
+from parsim.model.rwkv import TokenShift
 from parsim.model.selective_scan import SelectiveScan
 from parsim.model.sparse_attention import LightningIndexer
 
@@ -84,6 +85,7 @@ def _state(block: Block, at: Workload) -> int:
     taps = sum(shard(one.features, at) * (one.taps - 1) for one in block.operators if isinstance(one, ShortConvolution))
     if isinstance(scan, SelectiveScan):
         taps += shard(scan.heads, at) * (scan.convolution - 1)
+    taps += sum(one.features for one in block.operators if isinstance(one, TokenShift))
     return shard(scan.heads, at) * scan.key_dim * scan.value_dim + taps
 
 

@@ -25,6 +25,7 @@ from parsim.model.mixture import mixture_of_experts
 from parsim.model.model import Block, Model, Operator
 from parsim.model.prediction import begin_prediction, end_prediction
 from parsim.model.row import Row, norm
+from parsim.model.rwkv import add_channel_mixing
 from parsim.model.transformer import LayerKind, TransformerConfig
 
 
@@ -330,6 +331,9 @@ def _mlp(config: TransformerConfig, mixture: bool, row: Row, source: str) -> str
     row.last = source
     if mixture and config.experts is not None:
         row.add(*_experts(config, config.experts, source))
+        return _leave(config, row, "mlp")
+    if config.channel_mixing:
+        add_channel_mixing(config, row, source)
         return _leave(config, row, "mlp")
     widths: tuple[int, ...] = (config.mlp, config.mlp) if config.gated else (config.mlp,)
     names: tuple[str, ...] = ("gate", "up") if config.gated else ()

@@ -24,9 +24,9 @@ ALONE = "-E"
 class LinearMixer:
     """A state of fixed size per head in place of keys and values (`parsim.model.linear_attention`); zeros mean "derived"."""
 
-    kind: Literal["retention", "gla", "mamba", "mamba2", "gated-delta", "kda"]
+    kind: Literal["retention", "gla", "mamba", "mamba2", "gated-delta", "kda", "rwkv"]
     """RetNet 2307.08621; GLA 2312.06635; Mamba 2312.00752 (`parsim.model.selective_scan`); Mamba-2 2405.21060;
-    Gated DeltaNet 2412.06464; Kimi Delta Attention 2510.26692"""
+    Gated DeltaNet 2412.06464; Kimi Delta Attention 2510.26692; RWKV-4 2305.13048 (`parsim.model.rwkv`)"""
     heads: int = 0
     """of values; 0 = the attention's heads"""
     key_heads: int = 0
@@ -125,6 +125,9 @@ def _wrong_mixer(config: TransformerConfig) -> list[tuple[str, str, str]]:
                 "for example {kind: mamba, heads: 5120, key_heads: 1, key_dim: 16, value_dim: 1, convolution: 4, step_rank: 160}",
             )
         )
+    if mixer.kind == "rwkv" and (mixer.key_heads, mixer.key_dim, mixer.value_dim) != (1, 3, 1):
+        text = "rwkv has channels (heads) with key_heads 1, three numbers of state (key_dim 3) and value_dim 1"
+        wrong.append(("mixer", text, "for example {kind: rwkv, heads: 4096, key_heads: 1, key_dim: 3, value_dim: 1}"))
     if not mixer.chunk:
         wrong.append(("mixer", "a chunk has at least one token", "leave chunk out: 64"))
     if mixer.kind != "retention" and config.position == "rotary" and config.layer_pattern.strip("M") == "" and config.layer_pattern:

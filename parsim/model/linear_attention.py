@@ -30,7 +30,7 @@ from typing import Literal, NamedTuple
 from parsim.kernel import ChunkScan, Kernel, Memory
 from parsim.model.model import Layer, Parameter, Save, Split, Work, Workload, elements, rows, shard
 
-Kind = Literal["retention", "gla", "mamba", "mamba2", "gated-delta", "kda"]
+Kind = Literal["retention", "gla", "mamba", "mamba2", "gated-delta", "kda", "rwkv"]
 DELTA = ("gated-delta", "kda")
 """kinds with the delta rule"""
 

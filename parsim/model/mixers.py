@@ -14,6 +14,7 @@ from parsim.model.layer_kinds import LinearMixer
 from parsim.model.linear import Linear
 from parsim.model.linear_attention import GatedNorm, LinearAttention, ShortConvolution
 from parsim.model.row import Row
+from parsim.model.rwkv import add_time_mixing
 from parsim.model.selective_scan import SelectiveScan
 from parsim.model.transformer import TransformerConfig
 
@@ -26,6 +27,9 @@ def add_mixer(config: TransformerConfig, mixer: LinearMixer, row: Row, source: s
 
     `alone`: nothing else reads that input.
     """
+    if mixer.kind == "rwkv":
+        add_time_mixing(config, mixer, row, source)
+        return
     if mixer.kind == "mamba":
         _add_mamba(config, mixer, row, source)
         return

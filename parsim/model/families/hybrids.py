@@ -174,6 +174,35 @@ FALCON_MAMBA = MAMBA._replace(
 )
 
 
+def _rwkv(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    """As many channels of time mixing as features unless said otherwise, and an MLP of four times as many."""
+    hidden = int(fields["hidden"])
+    fields.setdefault("mixer", {})["heads"] = tree.get("attention_hidden_size") or hidden
+    fields["mlp"] = tree.get("intermediate_size") or 4 * hidden
+    return {"attention_hidden_size", "intermediate_size"}
+
+
+RWKV = Family(
+    name="rwkv",
+    model_type="rwkv",
+    structure={
+        "position": "none", "layer_pattern": "M", "heads": 1, "channel_mixing": True, "activation": "relu2", "embedding_norm": True,
+        "embedding_dropout": False, "query_key_value_bias": False, "output_bias": False, "mlp_bias": False, "maximum_sequence": 1024,
+        "mixer": {"kind": "rwkv", "key_heads": 1, "key_dim": 3, "value_dim": 1},
+    },
+    registration=(
+        "mixer_norm", "mlp_norm", "mixer_core", "mixer_key_mix", "mixer_value_mix", "mixer_receptance_mix", "mixer_key", "mixer_value",
+        "mixer_receptance", "mixer_out", "mlp_up_mix", "mlp_receptance_mix", "mlp_up", "mlp_receptance", "mlp_down",
+    ),
+    keys={
+        "hidden_size": "hidden", "num_hidden_layers": "layers", "vocab_size": "vocabulary", "tie_word_embeddings": "tied_embeddings",
+        "context_length": "maximum_sequence", "max_position_embeddings": "maximum_sequence",
+    },
+    harmless=words("rescale_every"),
+    adjust=_rwkv,
+)  # fmt: skip
+
+
 def _jamba(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     """Attention in one of several layers, Mamba in the others; experts in every n-th."""
     hidden, layers, rank = int(fields["hidden"]), int(fields["layers"]), tree.get("mamba_dt_rank")
@@ -430,6 +459,7 @@ FAMILIES = (
     RETNET,
     GLA,
     GATED_DELTANET,
+    RWKV,
     MAMBA,
     FALCON_MAMBA,
     JAMBA,

@@ -9,10 +9,9 @@ _LEARNED = "its matrix products have weights of one or two bits"
 
 REFUSED: Mapping[str, str] = {
     "bitnet": _LEARNED,
-    "rwkv": f"{_RECURRENT} (RWKV's time mixing)",
-    "rwkv5": f"{_RECURRENT} (RWKV's time mixing)",
-    "rwkv6": f"{_RECURRENT} (RWKV's time mixing)",
-    "rwkv7": f"{_RECURRENT} (RWKV's time mixing)",
+    "rwkv5": f"{_RECURRENT} (time mixing of RWKV from version 5 on, with a state per head)",
+    "rwkv6": f"{_RECURRENT} (time mixing of RWKV from version 5 on, with a state per head)",
+    "rwkv7": f"{_RECURRENT} (time mixing of RWKV from version 5 on, with a state per head)",
     "recurrent_gemma": f"{_RECURRENT} (the real-gated linear recurrent unit)",
     "xlstm": f"{_RECURRENT} (matrix memory with exponential gates)",
     **dict.fromkeys(

@@ -63,6 +63,7 @@ nomic_bert: hidden_size 768 num_hidden_layers 12 intermediate_size 3072 num_atte
 modernbert: hidden_size 768 num_hidden_layers 22 intermediate_size 1152 num_attention_heads 12 vocab_size 50368
 mamba falcon_mamba: hidden_size 768 num_hidden_layers 32 vocab_size 50280
 jamba: hidden_size 4096 num_hidden_layers 32 intermediate_size 14336 num_attention_heads 32 vocab_size 65536
+rwkv: hidden_size 4096 num_hidden_layers 32 vocab_size 50277
 mamba2: hidden_size 4096 num_hidden_layers 64 vocab_size 32768
 qwen3_next: hidden_size 2048 num_hidden_layers 48 intermediate_size 5632 num_attention_heads 16 vocab_size 151936 num_key_value_heads 2
   num_experts 512 num_experts_per_tok 10 moe_intermediate_size 512 shared_expert_intermediate_size 512
