@@ -793,6 +793,20 @@ def test_a_deepspeed_file_that_is_not_there_is_left_to_fill_in() -> None:
     assert values(from_text(text, model="gpt2", precision="bf16"))["training.precision"] == "bf16"
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--fp16 --fp8-format hybrid", "--fp8-format beside fp16 weights"),
+        ("--bf16 --main-grads-dtype fp16", "fp16 gradients beside weights of another type"),
+    ],
+)
+def test_types_that_megatron_has_and_parsim_has_not(options: str, words: str) -> None:
+    text = f"--num-layers 2 --hidden-size 64 --num-attention-heads 4 --vocab-size 320 --seq-length 64 --micro-batch-size 1 {options}"
+    with pytest.raises(ScenarioError) as caught:
+        from_text(text)
+    assert words in str(caught.value)
+
+
 NOWHERE = "distributed_type: DEEPSPEED\nmixed_precision: bf16\ndeepspeed_config:\n  deepspeed_config_file: nowhere.json\n"
 
 

@@ -272,8 +272,8 @@ VISION_LANGUAGE: Mapping[str, VisionLanguage] = {
     "internvl_chat": VisionLanguage(
         _internvl_chat, harmless=_COMMON
         | words(
-            "llm_config downsample_ratio select_layer template ps_version dynamic_image_size use_thumbnail force_image_size min_dynamic_patch "
-            "max_dynamic_patch pad2square image_fold use_backbone_lora use_llm_lora system_message img_context_token_id"
+            "llm_config downsample_ratio select_layer template ps_version dynamic_image_size use_thumbnail force_image_size "
+            "min_dynamic_patch max_dynamic_patch pad2square image_fold use_backbone_lora use_llm_lora system_message img_context_token_id"
         ),
         text_key="llm_config", classes=("InternVLChatModel",),
     ),
