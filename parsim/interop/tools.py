@@ -12,6 +12,7 @@ from pathlib import Path
 from parsim.errors import Finding, ScenarioError
 from parsim.interop.accelerate import read_accelerate, to_fsdp
 from parsim.interop.axolotl import read_axolotl
+from parsim.interop.command import invocation
 from parsim.interop.deepspeed import read_deepspeed, to_deepspeed
 from parsim.interop.flagscale import read_flagscale
 from parsim.interop.import_draft import ImportDraft
@@ -56,9 +57,15 @@ def _beside(draft: ImportDraft, foreign: Foreign, tool: str) -> bool:
     """Read the training arguments that go with the file of `tool`; False where there are none."""
     if foreign.arguments is None or foreign.document is None:
         return False
-    document = files.read(Path(foreign.arguments))
-    factory = any(claim.tool.name == "llama-factory" for claim in claims(TABLE, Foreign(document.path, document)))
-    read_trainer(draft, document, None, factory=factory, beside={tool: foreign.document})
+    path = Path(foreign.arguments)
+    document = files.read(path) if path.suffix in (".json", ".yaml", ".yml") else None
+    call = invocation(files.read_text(path), str(path), dict(draft.given.variables)) if document is None else None
+    found = claims(TABLE, Foreign(str(path), document, call))
+    factory = any(claim.tool.name == "llama-factory" for claim in found)
+    if found and not factory and all(claim.tool.name != "hf" for claim in found):
+        text = f"these are no training arguments: they are {found[0].tool.called}'s ({found[0].evidence})"
+        raise ScenarioError(Finding(text, "--hf", foreign.arguments, "give the file or script of the Trainer, TRL or LLaMA-Factory"))
+    read_trainer(draft, document, call, factory=factory, beside={tool: foreign.document})
     return True
 
 

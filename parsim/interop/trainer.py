@@ -129,6 +129,7 @@ def _job(
     config = job.launch.get("config_file") if call is not None and call.launcher == "accelerate" else None
     if "accelerate" in beside:
         job.accelerate = of_document(beside["accelerate"], "accelerate")
+        draft.harmless(config, "replaced by the configuration that is read")
     elif call is not None and call.launcher == "accelerate":
         job.accelerate = _accelerate_of(draft, job, config)
     key = job.source.get("deepspeed", "deepspeed_config")

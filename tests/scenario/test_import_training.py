@@ -845,6 +845,17 @@ def test_what_is_trained_is_one_question(text: str, tmp_path: Path) -> None:
     arguments.write_text("model_name_or_path: gpt2\nmax_seq_length: 512\nper_device_train_batch_size: 2\nbf16: true\noutput_dir: x\n")
     whole = import_config(text, "-", Given(on="hgx-h100"), arguments=str(arguments))
     assert whole.questions == 0
+    script = tmp_path / "train.sh"
+    options = "--model_name_or_path gpt2 --max_seq_length 512 --per_device_train_batch_size 2 --bf16 --output_dir x"
+    script.write_text(f"accelerate launch --config_file acc.yaml run_clm.py {options}\n")
+    started = import_config(text, "-", Given(on="hgx-h100"), arguments=str(script))
+    assert started.questions == 0
+    assert {path: value for path, value in values(started).items() if path != "cluster.gpus"} == {
+        path: value for path, value in values(whole).items() if path != "cluster.gpus"
+    }
+    script.write_text("torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4\n")
+    with pytest.raises(ScenarioError, match=r"no training arguments: they are Megatron-LM's"):
+        import_config(text, "-", Given(on="hgx-h100"), arguments=str(script))
 
 
 def test_accelerate_launch_reads_its_file(tmp_path: Path) -> None:
