@@ -6,7 +6,7 @@ either, ``~key`` removes one. The path is relative to the program; a file that i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -51,7 +51,10 @@ def composed(draft: ImportDraft, call: Invocation, tool: str) -> list[Key] | Non
             text = f"{key.name}={key.value} chooses another file of settings for a whole section"
             draft.errors.append(key.finding(text, "give the configuration that Hydra makes of them (.hydra/config.yaml of a run)"))
             continue
-        keys = [*_without(keys, key.name), replace(key, value=_value(key))]
+        value = _value(key)
+        if isinstance(value, Mapping):
+            draft.errors.append(key.finding(f"{key.name} is given as a whole section", f"write its keys one by one, {key.name}.KEY=VALUE"))
+        keys = [*_without(keys, key.name), replace(key, value=value)]
     return keys
 
 

@@ -58,8 +58,9 @@ def _beside(draft: ImportDraft, foreign: Foreign, tool: str) -> bool:
     if foreign.arguments is None or foreign.document is None:
         return False
     path = Path(foreign.arguments)
-    document = files.read(path) if path.suffix in (".json", ".yaml", ".yml") else None
-    call = invocation(files.read_text(path), str(path), dict(draft.given.variables)) if document is None else None
+    is_script = path.suffix in (".sh", ".slurm", ".sbatch")
+    document = None if is_script else files.read(path)
+    call = invocation(files.read_text(path), str(path), dict(draft.given.variables)) if is_script else None
     found = claims(TABLE, Foreign(str(path), document, call))
     factory = any(claim.tool.name == "llama-factory" for claim in found)
     if found and not factory and all(claim.tool.name != "hf" for claim in found):

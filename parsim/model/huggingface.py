@@ -76,6 +76,7 @@ KINDS = {
     "multi_query_group_num": _WHOLE,
     "model_max_length": _WHOLE,
     "mamba_expand": _NUMBER,
+    "mamba_d_ssm": _WHOLE,
     "shared_intermediate_size": _WHOLE,
     "num_local_experts": _WHOLE,
     "moe_layer_start_index": _WHOLE,

@@ -26,7 +26,7 @@ model:
   activations_checkpoint_granularity: selective
   optim: {name: distributed_fused_adam}
 """
-START = "torchrun --nproc_per_node=8 --nnodes=2 /opt/NeMo/examples/nlp/language_modeling/megatron_gpt_pretraining.py"
+START = "torchrun --nproc_per_node=8 --nnodes=2 NeMo/examples/nlp/language_modeling/megatron_gpt_pretraining.py"
 
 
 def imported(folder: Path, words: str, start: str = START, config: str = "--config-path=conf --config-name=gpt") -> ImportedScenario:
@@ -89,6 +89,7 @@ def test_what_an_override_became_is_said(tmp_path: Path) -> None:
         ("", START, "", "does not say which configuration it overrides"),
         ("model.tensor_model_parallel_size=$TP", START, "--config-name=gpt", "??? is open"),
         ("model=gpt_20b", START, "--config-name=gpt", "chooses another file of settings"),
+        ("'model.optim={name: adam}'", START, "--config-name=gpt", "a whole section"),
         ("model.peft.peft_scheme=lora", START, "--config-name=gpt", "adapters and distillation"),
         ("", START.replace("--nnodes=2", "--nnodes=4"), "--config-name=gpt", "--nnodes 4 (line 2) and trainer.num_nodes 2"),
         ("", "srun --nodes=4 --ntasks-per-node=8 python megatron_gpt_pretraining.py", "--config-name=gpt", "contradict each other"),
