@@ -139,6 +139,10 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
             "use_conv_bias": False,
         },
     ),
+    "rwkv": ("rwkv", {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 320, "context_length": 64}),
+    "rwkv with other widths": (
+        "rwkv", {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 320, "attention_hidden_size": 96, "intermediate_size": 176},
+    ),
     "falcon_mamba": ("falcon_mamba", {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 320}),
     "jamba": (
         "jamba",
@@ -161,6 +165,8 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "bamba": ("bamba", {**MIXER, "attn_layer_indices": [1, 3]}),
+    "falcon_h1": ("falcon_h1", {**MIXER, "mamba_d_ssm": 128}),
+    "falcon_h1 with a norm": ("falcon_h1", {**MIXER, "mamba_d_ssm": None, "mamba_rms_norm": True}),
     "mpt with clamps": (
         "mpt",
         {
@@ -185,6 +191,7 @@ PARAMETERS: dict[str, int] = {
     "cohere2": 229_696, "phimoe": 634_048, "dbrx": 213_824, "openai-gpt": 124_544, "mamba": 79_808, "mamba with other sizes": 118_592,
     "falcon_mamba": 85_952, "jamba": 463_720, "jamba without experts": 309_464, "qwen3_5_text": 247_096, "qwen3_5_moe_text": 285_240,
     "granitemoehybrid": 760_136, "granitemoehybrid without experts": 200_432, "nemotron_h with experts": 149_656, "bamba": 261_872,
+    "rwkv": 149_120, "rwkv with other widths": 145_152, "falcon_h1": 346_528, "falcon_h1 with a norm": 347_040,
     "mpt with clamps": 119_104,
 }  # fmt: skip
 """of the class for causal language models in transformers 5.23; statistics that no gradient updates are not counted"""

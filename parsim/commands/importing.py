@@ -55,7 +55,7 @@ def config(
     examples: Annotated[int | None, typer.Option(min=1, help="Samples of the data set, for the time to train.")] = None,
     precision: Annotated[str | None, typer.Option(help="Types, where the configuration leaves them open: bf16, fp16 ...")] = None,
     arguments: Annotated[
-        str | None, typer.Option("--hf", metavar="FILE", help="Training arguments beside DeepSpeed or accelerate.")
+        str | None, typer.Option("--hf", metavar="FILE", help="Arguments or script that go with a DeepSpeed or accelerate file.")
     ] = None,
     variables: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A variable of the script.")] = None,
     called_with: Annotated[str | None, typer.Option("--arguments", metavar="WORDS", help="$1 $2 ... of the script.")] = None,

@@ -29,8 +29,8 @@ from parsim.interop.fsdp import as_text, data_parallel, fsdp, offload, recompute
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import (
     Sizes,
+    ask_for_arguments,
     counted,
-    missing_file,
     neighbour,
     write_accumulation,
     write_cluster,
@@ -42,7 +42,6 @@ from parsim.interop.keys import Key, Source, key_table, of_document
 from parsim.interop.peft import finetuning
 from parsim.interop.training_arguments import model_code, precision, trainer_arguments
 from parsim.scenario import files
-from parsim.scenario.support import EXAMPLES
 
 SECTIONS = {
     "fsdp_": "fsdp_config", "zero": "deepspeed_config", "offload_": "deepspeed_config", "gradient_": "deepspeed_config",
@@ -64,6 +63,10 @@ def read_accelerate(draft: ImportDraft, document: files.Document) -> None:
     if beside is not None:
         deepspeed.write_batch(draft, beside)
         draft.harmless(steps, "the DeepSpeed file says it")
+    elif "parallel.data.strategy" in draft.lines:  # DeepSpeed's file is not there
+        write_micro_batch(draft, None)
+        write_accumulation(draft, None)
+        draft.harmless(steps, "the DeepSpeed file says it")
     else:
         write_micro_batch(draft, None)
         write_accumulation(draft, steps, 1, "1 if neither the file nor the script says it")
@@ -78,6 +81,7 @@ def read_accelerate(draft: ImportDraft, document: files.Document) -> None:
         draft.write("training.optimizer.clip_gradients", limit > 0, clip)
     else:
         draft.harmless(clip, "the training script says it")
+    ask_for_arguments(draft)
     if beside is not None:
         draft.close(beside)
     draft.close(source)
@@ -97,15 +101,15 @@ def precision_of(source: Source) -> tuple[str, Key] | None:
     return "no" if key.value is False else key.text, key
 
 
-def deepspeed_of(draft: ImportDraft, source: Source) -> Source | None:
-    """The DeepSpeed file that ``deepspeed_config`` names."""
+def deepspeed_of(draft: ImportDraft, source: Source, half: str = "") -> Source | None:
+    """The DeepSpeed file that ``deepspeed_config`` names. `half`: the type that a script's arguments ask for."""
     key = source.get("deepspeed_config.deepspeed_config_file", "deepspeed_config_file")
     if key is None:
         return None
     path = neighbour(str(key.value), draft.file)
     if path is None:
-        draft.remarks.append(missing_file(key))
-        draft.fill("parallel.data.strategy", EXAMPLES["parallel.data.strategy"], key)
+        mixed = precision_of(source)
+        deepspeed.ask_for_states(draft, key, half or ("" if mixed is None or mixed[0] == "no" else mixed[0]))
         return None
     draft.harmless(key, "it is read too")
     return of_document(files.read(Path(path)), "deepspeed")
@@ -204,8 +208,7 @@ def _read_deepspeed(draft: ImportDraft, source: Source, sizes: Sizes | None, bes
             if not draft.settled(key) and key.value is not None:
                 draft.harmless(key, "the DeepSpeed file counts")
     elif "parallel.data.strategy" in draft.lines:  # left to fill in: the file is not there
-        if type_ is not None:
-            draft.write("training.precision", type_[0] or "fp32", type_[1])
+        draft.harmless(half[1] if half is not None else None, "DeepSpeed's own type counts")
     else:
         deepspeed.write_precision(draft, own, type_)
         deepspeed_zero.write_states(draft, own, sizes)

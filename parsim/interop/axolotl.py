@@ -225,8 +225,9 @@ def _strategy(draft: ImportDraft, source: Source, beside: Source | None, sizes: 
         return
     if "parallel.data.strategy" in draft.lines:  # DeepSpeed's file is not there
         usual = HALF.get(kind, "bf16" if kind == "pure-bf16" else kind)
-        how = f"{usual}, unless the DeepSpeed file says otherwise (bf16.enabled, data_types): weights in it, with an fp32 master"
-        draft.fill("training.precision", how, key)
+        how = f"{usual}, unless DeepSpeed's file says otherwise (bf16.enabled, data_types): weights in it, with an fp32 master"
+        if draft.given.precision is None:
+            draft.fill("training.precision", how, key)
         return
     if sharded:
         write_fsdp(draft, source, switch)

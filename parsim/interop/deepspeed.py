@@ -25,12 +25,21 @@ from parsim.interop.export_draft import (
     torchrun,
 )
 from parsim.interop.import_draft import ImportDraft
-from parsim.interop.import_sections import write_accumulation, write_cluster, write_micro_batch, write_model, write_sequence_length
+from parsim.interop.import_sections import (
+    ask_for_arguments,
+    missing_file,
+    write_accumulation,
+    write_cluster,
+    write_micro_batch,
+    write_model,
+    write_sequence_length,
+)
 from parsim.interop.keys import Key, Source, key_table, of_document
 from parsim.interop.peft import finetuning
 from parsim.interop.training_arguments import model_code
 from parsim.scenario import files
 
+STAGES = "zero1, zero2 or zero3: the stage of DeepSpeed's file; and training.offload, where it offloads"
 FOLLOWS = "auto: follows the training arguments"
 PRECISIONS: dict[str, dict[str, Any]] = {
     "fp32": {},
@@ -69,7 +78,22 @@ def read_deepspeed(draft: ImportDraft, document: files.Document) -> None:
     elif (limit := draft.number(clip)) is not None:
         draft.write("training.optimizer.clip_gradients", limit > 0, clip)
     write_states(draft, source, sizes)
+    ask_for_arguments(draft)
     draft.close(source)
+
+
+def ask_for_states(draft: ImportDraft, key: Key, half: str = "") -> None:
+    """DeepSpeed's file, which `key` names, is not there: strategy and types are asked together.
+
+    `half` is the type that is asked for otherwise. A file can change what is made of it: ``data_types``, an optimizer without an
+    fp32 master, autocast of its own.
+    """
+    usual = f"{half}, unless DeepSpeed's file says otherwise (bf16.enabled, data_types)" if half else "bf16, fp16 or fp32"
+    paths = {"parallel.data.strategy": STAGES, "training.precision": usual}
+    missing_file(draft, key, paths)
+    if draft.given.precision is not None:
+        draft.write("training.precision", draft.given.precision, key, note="--precision")
+    draft.write("software.profile", "deepspeed", key)
 
 
 def write_batch(draft: ImportDraft, source: Source) -> None:

@@ -28,6 +28,7 @@ LAYER_CLASSES = {
     "glm-moe-dsa": "GlmMoeDsaDecoderLayer", "mamba": "MambaBlock", "falcon-mamba": "FalconMambaBlock",
     "jamba": "JambaAttentionDecoderLayer,JambaMambaDecoderLayer", "qwen3.5": "Qwen3_5DecoderLayer",
     "qwen3.5-moe": "Qwen3_5MoeDecoderLayer", "granitemoehybrid": "GraniteMoeHybridDecoderLayer", "bamba": "BambaDecoderLayer",
+    "falcon-h1": "FalconH1DecoderLayer", "rwkv": "RwkvBlock",
     "gptj": "GPTJBlock", "codegen": "CodeGenBlock", "gpt-neo": "GPTNeoBlock", "gpt-bigcode": "GPTBigCodeBlock",
     "starcoder2": "Starcoder2DecoderLayer", "falcon": "FalconDecoderLayer", "stablelm": "StableLmDecoderLayer",
     "persimmon": "PersimmonDecoderLayer", "cohere": "CohereDecoderLayer", "cohere2": "Cohere2DecoderLayer",

@@ -105,6 +105,12 @@ class ImportDraft:
         """Leave `path` to the reader; `how` says what to write."""
         self.write(path, PLACEHOLDER, *keys, note=f"FILL IN: {how}")
 
+    def fill_together(self, paths: Mapping[str, str], answer: str, *keys: Key | None) -> None:
+        """Leave several lines to the reader, with what to write, which one `answer` says at once: that is one question."""
+        for path, how in paths.items():
+            self.fill(path, how, *keys)
+        self.causes |= dict.fromkeys(paths, answer)
+
     def value(self, path: str) -> Any:
         """What is written under `path`; None where nothing is, or where it is left to fill in."""
         line = self.lines.get(path)

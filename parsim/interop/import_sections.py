@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from parsim.errors import Finding, InputError, ScenarioError
+from parsim.errors import InputError, ScenarioError
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Key
 from parsim.model.model import OUTER
@@ -240,6 +240,26 @@ def neighbour(path: str, beside: str) -> Path | None:
     return None
 
 
-def missing_file(key: Key) -> Finding:
-    """The finding of a file that a key names and that is not there."""
-    return key.finding(f"{key.value} is not there: what it says is left to fill in", "put the file beside this one")
+def missing_file(draft: ImportDraft, key: Key, paths: Mapping[str, str]) -> None:
+    """A file that `key` names is not there: what it says is left to the reader (path -> what to write), as one question."""
+    draft.fill_together(paths, f"the file {key.value}", key)
+    says = f"{' and '.join(paths)}, which it says, are" if len(paths) > 1 else "what it says is"
+    text = f"{key.value} is not there: {says} left to fill in"
+    draft.remarks.append(key.finding(text, "put the file beside this one"))
+
+
+OF_A_TRAINING = {
+    "model": "--model", "training.sequence_length": "--sequence", "training.micro_batch": "--micro-batch",
+    "training.gradient_accumulation": "--gradient-accumulation", "training.precision": "--precision",
+}  # fmt: skip
+"""what the training script's arguments say, by the options that say it"""
+
+
+def ask_for_arguments(draft: ImportDraft) -> None:
+    """Of a file that says how a training is spread and not what is trained: all of the latter is one question, answered by one file."""
+    left = [path for path in OF_A_TRAINING if path in draft.lines and draft.value(path) is None and path not in draft.causes]
+    if len(left) < 2:
+        return
+    draft.causes |= dict.fromkeys(left, "the training arguments")
+    text = f"the training script's arguments say what is trained, and these keys depend on them: {', '.join(left)}"
+    draft.remark(text, suggestion=f"give the file that holds them (--hf FILE), or {' '.join(OF_A_TRAINING[path] for path in left)}")

@@ -1,4 +1,6 @@
-"""YAML of NeMo 1, NeMo 2 and Megatron-Bridge as a scenario: their keys are options of Megatron-LM, in sections and by other names.
+"""YAML of NeMo 1, NeMo 2 and Megatron-Bridge, or a command of NeMo 1 that overrides one, as a scenario.
+
+Their keys are options of Megatron-LM, in sections and by other names.
 
 What the keys mean: NVIDIA/NeMo, examples/nlp/language_modeling/conf and nemo/collections/nlp; NVIDIA-NeMo/Megatron-Bridge,
 src/megatron/bridge/training (config.py, mixed_precision.py). ``_target_`` names a class, which is never imported: it is looked up in
@@ -14,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from parsim.errors import Finding
+from parsim.interop.command import read_environment
+from parsim.interop.hydra import MISSING, composed
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import write_sequence_length
 from parsim.interop.keys import Key, Source, key_table, of_document
@@ -28,6 +32,8 @@ DEPTH = 10
 """interpolations that lead to one another"""
 _REFERENCE = re.compile(r"\$\{(\.*)([A-Za-z_][\w.]*)\}")
 LAUNCH = ("nnodes", "nproc_per_node")
+SAME = {"nnodes": "trainer.num_nodes", "nproc_per_node": "trainer.devices"}
+"""option of torchrun -> key of NeMo 1"""
 GATED = ("swiglu", "fast-swiglu")
 """activations of NeMo 1 that gate with silu"""
 ACTIVATIONS = {"gelu": None, "openai-gelu": "openai_gelu", "squared-relu": "squared_relu"}
@@ -57,12 +63,13 @@ WORDS = {"16": "fp16", "16-mixed": "fp16", "bf16": "bf16", "bf16-mixed": "bf16",
 
 def read_nemo(draft: ImportDraft, foreign: Foreign) -> None:
     """Write the scenario of a configuration."""
-    if foreign.document is None:
+    written = _written(draft, foreign)
+    if written is None:
         return
     table = key_table("nemo")
     spelled = files.read(Path(__file__).parent / "tables" / "nemo.yaml").tree
     sections = str(spelled["sections"]).split()
-    keys = list(resolved(draft, of_document(foreign.document, "nemo").keys, sections, "nemo"))
+    keys = list(resolved(draft, written, sections, "nemo"))
     renamed: list[Key] = []
     classes: list[Key] = []
     for key in keys:
@@ -79,7 +86,7 @@ def read_nemo(draft: ImportDraft, foreign: Foreign) -> None:
             renamed += _renamed(key, spelled)
     first = any(key.name == "model.encoder_seq_length" for key in keys)
     renamed = _shaped(draft, renamed)
-    source = Source((key for key in renamed if key.name not in LAUNCH), table)
+    source = Source((key for key in renamed if not starts(key)), table)
     check_training(draft, source)
     _agree(draft, renamed, "seq_length")
     _activation(draft, renamed, classes)
@@ -100,6 +107,26 @@ def read_nemo(draft: ImportDraft, foreign: Foreign) -> None:
     _one_fate_each(draft)
 
 
+def _written(draft: ImportDraft, foreign: Foreign) -> tuple[Key, ...] | None:
+    """The keys of a file, or of the file that a command names with what it overrides and what its launcher says."""
+    if foreign.document is not None:
+        return of_document(foreign.document, "nemo").keys
+    keys = composed(draft, foreign.call, "nemo") if foreign.call is not None else None
+    if keys is None or foreign.call is None:
+        return None
+    for key in foreign.call.launch:
+        same = next((other for other in keys if SAME.get(key.name) == other.name), None)
+        if same is not None and str(same.value) != key.text:
+            text = f"{key.written} {key.text} ({key.place(draft.file)}) and {same.written} {same.value} ({same.place(draft.file)})"
+            draft.errors.append(key.finding(f"{text} contradict each other", "correct one of the two"))
+        if same is None:
+            keys.append(key)
+        else:
+            draft.harmless(key, "the configuration says the same")
+    read_environment(draft, foreign.call.environment)
+    return tuple(keys)
+
+
 def check_training(draft: ImportDraft, source: Source) -> None:
     """An error where it is another kind of job of the same tool."""
     if not source.all("seq_length", "micro_batch_size", "global_batch_size"):
@@ -107,9 +134,14 @@ def check_training(draft: ImportDraft, source: Source) -> None:
         draft.errors.append(Finding(text, file=draft.file, line=1, suggestion="parsim reads trainings of decoders of text"))
 
 
+def starts(key: Key) -> bool:
+    """Whether it says how many processes are started: the configuration's, or an option of torchrun, srun or sbatch."""
+    return key.name in LAUNCH or key.written.startswith(("--", "#SBATCH"))
+
+
 def launched(draft: ImportDraft, keys: list[Key], source: Source) -> Source:
     """Write the cluster section; the keys that say it, which stand beside those of `source`."""
-    launch = Source((key for key in keys if key.name in LAUNCH), source.table)
+    launch = Source((key for key in keys if starts(key)), source.table)
     write_launched(draft, launch)
     return launch
 
@@ -127,7 +159,7 @@ def resolved(draft: ImportDraft, keys: tuple[Key, ...], sections: list[str], too
                 break
             value, steps = values[path], steps + 1
         plain = replace(key, value=value, original=key.value) if steps else key
-        if isinstance(value, str) and ("${" in value or value == "???"):
+        if isinstance(value, str) and ("${" in value or value == MISSING):
             idle = any(table.reason(table.harmless, name) for name in (key.name, behind(key.name, sections)))
             if idle or key.name.startswith(("model.data.", "model.tokenizer.", "tokenizer.")):
                 draft.harmless(key, "it names a file or a logger")

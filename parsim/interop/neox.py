@@ -232,7 +232,10 @@ def _precision(draft: ImportDraft, source: Source) -> None:
     names = [key.name.partition(".")[0] for key in source.keys]
     if not any(name in names for name in ("precision", "fp16", "bf16", "optimizer", "train_batch_size", "train_micro_batch_size_per_gpu")):
         draft.fill("training.precision", "fp16, bf16 or fp32: the other files of the job say it")
-        draft.remark("this is a part of a job: give its other files too, parsim import A.yml B.yml")
+        left = [path for path in ("training.precision", "training.micro_batch") if draft.value(path) is None and path in draft.lines]
+        draft.causes |= dict.fromkeys(left, "the other files of the job")
+        text = f"this is a part of a job, and these keys depend on the others: {', '.join(left)}"
+        draft.remark(text, suggestion="give its other files too, parsim import A.yml B.yml")
         return
     if old is not None and str(old.value) == "bfloat16":
         draft.errors.append(old.finding("bfloat16 is a type of its own here", "write bf16: {enabled: true}"))

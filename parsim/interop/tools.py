@@ -12,6 +12,7 @@ from pathlib import Path
 from parsim.errors import Finding, ScenarioError
 from parsim.interop.accelerate import read_accelerate, to_fsdp
 from parsim.interop.axolotl import read_axolotl
+from parsim.interop.command import invocation
 from parsim.interop.deepspeed import read_deepspeed, to_deepspeed
 from parsim.interop.flagscale import read_flagscale
 from parsim.interop.import_draft import ImportDraft
@@ -56,9 +57,16 @@ def _beside(draft: ImportDraft, foreign: Foreign, tool: str) -> bool:
     """Read the training arguments that go with the file of `tool`; False where there are none."""
     if foreign.arguments is None or foreign.document is None:
         return False
-    document = files.read(Path(foreign.arguments))
-    factory = any(claim.tool.name == "llama-factory" for claim in claims(TABLE, Foreign(document.path, document)))
-    read_trainer(draft, document, None, factory=factory, beside={tool: foreign.document})
+    path = Path(foreign.arguments)
+    is_script = path.suffix in (".sh", ".slurm", ".sbatch")
+    document = None if is_script else files.read(path)
+    call = invocation(files.read_text(path), str(path), dict(draft.given.variables)) if is_script else None
+    found = claims(TABLE, Foreign(str(path), document, call))
+    factory = any(claim.tool.name == "llama-factory" for claim in found)
+    if found and not factory and all(claim.tool.name != "hf" for claim in found):
+        text = f"these are no training arguments: they are {found[0].tool.called}'s ({found[0].evidence})"
+        raise ScenarioError(Finding(text, "--hf", foreign.arguments, "give the file or script of the Trainer, TRL or LLaMA-Factory"))
+    read_trainer(draft, document, call, factory=factory, beside={tool: foreign.document})
     return True
 
 
@@ -135,7 +143,8 @@ RECORDS = (
         shared=("num_layers", "hidden_size", "num_attention_heads", "seq_length"),
     ),
     Tool(
-        "nemo", "NeMo", read=read_nemo, programs=("nemo", "megatron_gpt_pretraining.py"),
+        "nemo", "NeMo", forms=BOTH, read=read_nemo,
+        programs=("nemo", "megatron_gpt_pretraining.py", "megatron_gpt_continue_training.py"),
         own=("model.tensor_model_parallel_size", "model.micro_batch_size", "model.encoder_seq_length", "model.megatron_amp_O2",
              "exp_manager", "trainer.strategy.tensor_model_parallel_size", "trainer.strategy.ddp", "ddp.use_distributed_optimizer",
              "ddp.grad_reduce_in_fp32", "mixed_precision.bf16"),

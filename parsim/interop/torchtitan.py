@@ -38,8 +38,16 @@ DEBUG: dict[str, dict[str, Any]] = {
         "base": "deepseek-v2-lite", "layers": 6, "hidden": 256, "mlp": 1024, "vocabulary": 2048,
         "experts": {"count": 8, "top_k": 3, "mlp": 256, "shared": 512},
     },
+    "llama4": {
+        "family": "llama4-text", "layers": 6, "hidden": 256, "heads": 16, "mlp": 768, "vocabulary": 2048, "query_key_norm": False,
+        "experts": {"count": 8, "top_k": 1, "mlp": 512, "shared": 512, "every": 2, "router_bias": True},
+    },
 }  # fmt: skip
 """model.name -> the sizes of its flavour debugmodel (torchtitan v0.2, torchtitan/models/*/__init__.py)"""
+IROPE = {"attention_chunk": 256, "layer_pattern": "*WWW", "rotary_in_windows": True}
+"""what its debugmodel_irope has besides: every fourth layer from the first sees all keys and rotates nothing, the others see their chunk"""
+NO_CHUNKS = {"attention_chunk": 0, "full_attention_every": 0, "no_rotary_every": 0, "query_key_norm": False}
+"""in what a flavour of Llama 4 without _irope differs from the catalogue's model"""
 VARIANTS = ("_flex_attn", "_varlen_attn", "_flex", "_varlen", "_irope")
 """ends of flavours that have another attention mask"""
 OTHER_MODELS = ("flux", "vlm", "llama3_ft", "qwen3_vl", "siglip")
@@ -93,7 +101,7 @@ def _model(draft: ImportDraft, source: Source) -> Sizes | None:
     plain = next((size.removesuffix(end) for end in VARIANTS if size.endswith(end)), size)
     known: dict[str, Any] = {key.lower(): ours for key, ours in FLAVOURS.get(family, {}).items()}
     if family in DEBUG:
-        known["debugmodel"] = _debug_model(draft, source, DEBUG[family])
+        known["debugmodel"] = _debug_model(draft, source, DEBUG[family] | (IROPE if size.endswith("_irope") else {}))
     ours = known.get(plain.lower() or "debugmodel")
     if draft.given.model is not None or ours is None:
         if draft.given.model is None:
@@ -104,12 +112,12 @@ def _model(draft: ImportDraft, source: Source) -> Sizes | None:
         draft.harmless(name, f"replaced by --model {draft.given.model}")
         draft.harmless(flavour, f"replaced by --model {draft.given.model}")
         return found
+    if family == "llama4" and isinstance(ours, str) and not size.endswith("_irope"):
+        ours = {"base": ours, **NO_CHUNKS}
     said = f"--vocabulary {draft.given.vocabulary}; " if isinstance(ours, dict) and draft.given.vocabulary is not None else ""
     draft.write("model", ours, name, flavour, note=f"{said}{family} {size or 'debugmodel, if not given'}")
     if plain != size and not size.endswith("_irope"):
         draft.remark(f"flavour {size} masks attention between documents; parsim takes it over whole samples", "model")
-    if family == "llama4" and not size.endswith("_irope"):
-        draft.remark("the catalogue's Llama 4 attends in chunks (iRoPE); this flavour does not", "model")
     return sizes(ours, None)
 
 

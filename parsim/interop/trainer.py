@@ -29,7 +29,15 @@ from parsim.interop.objective import write_objective
 from parsim.interop.peft import write_peft
 from parsim.interop.processes import write_launched
 from parsim.interop.towers import FrozenParts, write_frozen_parts
-from parsim.interop.training_arguments import half_type, write_autocast, write_length, write_liger, write_optimizer, write_switches
+from parsim.interop.training_arguments import (
+    half_name,
+    half_type,
+    write_autocast,
+    write_length,
+    write_liger,
+    write_optimizer,
+    write_switches,
+)
 from parsim.scenario import files
 from parsim.scenario.support import EXAMPLES
 
@@ -89,6 +97,7 @@ def read_trainer(
     if job.deepspeed is not None:
         draft.close(job.deepspeed)
     if job.accelerate is not None:
+        draft.harmless(job.accelerate.get("distributed_type"), "DeepSpeed's file is not there")
         draft.close(job.accelerate)
 
 
@@ -120,6 +129,7 @@ def _job(
     config = job.launch.get("config_file") if call is not None and call.launcher == "accelerate" else None
     if "accelerate" in beside:
         job.accelerate = of_document(beside["accelerate"], "accelerate")
+        draft.harmless(config, "replaced by the configuration that is read")
     elif call is not None and call.launcher == "accelerate":
         job.accelerate = _accelerate_of(draft, job, config)
     key = job.source.get("deepspeed", "deepspeed_config")
@@ -128,13 +138,13 @@ def _job(
         draft.harmless(key, "replaced by the configuration that is read")
     elif key is not None:
         tree = brought(str(key.value))
-        job.deepspeed = deepspeed_of(draft, key) if tree is None else _of_tree(draft, key, tree)
+        job.deepspeed = deepspeed_of(draft, key, half_name(job.source)) if tree is None else _of_tree(draft, key, tree)
     elif any(name.startswith("deepspeed.") for name in (key.name for key in job.source.keys)):
         inner = [key for key in job.source.keys if key.name.startswith("deepspeed.")]
         job.deepspeed = job.source.below("deepspeed.", key_table("deepspeed"))
         job.source = Source((key for key in job.source.keys if key not in inner), job.source.table)
     elif job.accelerate is not None:
-        job.deepspeed = accelerate.deepspeed_of(draft, job.accelerate)
+        job.deepspeed = accelerate.deepspeed_of(draft, job.accelerate, half_name(job.source))
     return job
 
 
@@ -144,8 +154,8 @@ def _accelerate_of(draft: ImportDraft, job: Arguments, config: Key | None) -> So
     if config is not None:
         path = neighbour(str(config.value), draft.file)
         if path is None:
-            draft.remarks.append(missing_file(config))
-            draft.fill("parallel.data.strategy", EXAMPLES["parallel.data.strategy"], config)
+            types = "amp-bf16 under DDP and FSDP, bf16 under DeepSpeed, fp32 where nothing asks for a half type"
+            missing_file(draft, config, {"parallel.data.strategy": EXAMPLES["parallel.data.strategy"], "training.precision": types})
         else:
             keys += of_document(files.read(Path(path)), "accelerate").keys
             draft.harmless(config, "it is read too")
@@ -163,13 +173,11 @@ def _of_tree(draft: ImportDraft, key: Key, tree: Mapping[str, object]) -> Source
     return of_document(files.parse_text(json.dumps(tree), f"{key.value}.json", json=True), "deepspeed")
 
 
-def deepspeed_of(draft: ImportDraft, key: Key) -> Source | None:
-    """The DeepSpeed file that `key` names; None, and the strategy is left open, where it is not there."""
+def deepspeed_of(draft: ImportDraft, key: Key, half: str = "") -> Source | None:
+    """The DeepSpeed file that `key` names; None, and what it says is left open, where it is not there. `half`: the type asked for."""
     path = neighbour(str(key.value), draft.file)
     if path is None:
-        draft.remarks.append(missing_file(key))
-        draft.fill("parallel.data.strategy", EXAMPLES["parallel.data.strategy"], key)
-        draft.write("software.profile", "deepspeed", key)
+        deepspeed.ask_for_states(draft, key, half)
         return None
     draft.write("software.profile", "deepspeed", key)
     return of_document(files.read(Path(path)), "deepspeed")
@@ -215,10 +223,12 @@ def _strategy(draft: ImportDraft, job: Arguments, sizes: Sizes | None) -> None:
         if kind is not None:
             draft.write("software.profile", "deepspeed", kind)
     elif "software.profile" in draft.lines:  # DeepSpeed's file is not there
-        draft.write("training.precision", asked[0] if asked else "fp32", asked[1] if asked else None)
+        draft.harmless(asked[1] if asked else None, "DeepSpeed's file has the type of its own states")
     else:
+        line = draft.lines.get("training.precision")  # left to fill in: accelerate's file is not there
         write_autocast(draft, source, asked)
-        if "parallel.data.strategy" in draft.lines:  # accelerate's file is not there
+        if line is not None:
+            draft.lines["training.precision"] = line
             draft.write("software.profile", "pytorch-2")
         elif job.accelerate is not None and not own:
             accelerate.write_strategy(draft, job.accelerate, sizes, None, asked, whole=False)
@@ -241,7 +251,7 @@ def _with_fsdp_file(draft: ImportDraft, keys: list[Key]) -> list[Key]:
         return keys
     path = neighbour(str(key.value), draft.file)
     if path is None:
-        draft.remarks.append(missing_file(key))
+        missing_file(draft, key, {})
         draft.unmodelled(key, "the file is not there")
         return keys
     draft.harmless(key, "it is read too")

@@ -54,6 +54,12 @@ def half_type(draft: ImportDraft, source: Source) -> tuple[str, Key] | None:
     return asked
 
 
+def half_name(source: Source) -> str:
+    """The half type that is asked for; '' without one."""
+    keys = {name: source.of(f"training.precision.{name}") for name in ("bf16", "fp16")}
+    return next((name for name, key in keys.items() if key is not None and str(key.value).lower() == "true"), "")
+
+
 def write_autocast(draft: ImportDraft, source: Source, asked: tuple[str, Key] | None) -> None:
     """Autocast on fp32 weights, or weights that were loaded in a half type and are trained in it."""
     loaded, tf32, eight, pure = (source.of(f"training.precision.{name}") for name in ("loaded", "tf32", "fp8", "pure-bf16"))

@@ -5,9 +5,8 @@ volcengine/verl, verl/trainer/fsdp_sft_trainer.py and verl/trainer/config/sft_tr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from parsim.interop.command import Invocation, read_environment
+from parsim.interop.hydra import overrides
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import write_micro_batch, write_model, write_sequence_length
 from parsim.interop.keys import Key, Source, key_table
@@ -25,7 +24,7 @@ GENERATING = {
 
 def read_verl(draft: ImportDraft, call: Invocation) -> None:
     """Write the scenario of ``verl.trainer.fsdp_sft_trainer``."""
-    source = Source((*_overrides(draft, call), *call.options), key_table("verl"))
+    source = Source((*overrides(draft, call), *call.options), key_table("verl"))
     if call.program not in SUPERVISED:
         line = call.positional[0].line if call.positional else 1
         word = source.get("algorithm.adv_estimator") or Key(call.program, "python -m", call.program, draft.file, line)
@@ -48,14 +47,6 @@ def read_verl(draft: ImportDraft, call: Invocation) -> None:
     read_environment(draft, call.environment)
     draft.close(source)
     draft.close(launch)
-
-
-def _overrides(draft: ImportDraft, call: Invocation) -> Iterator[Key]:
-    """``key=value``, ``+key=value`` and ``++key=value``."""
-    for word in call.positional:
-        name, equals, value = word.text.lstrip("+").partition("=")
-        if equals and name.replace(".", "").replace("_", "").isalnum():
-            yield Key(name, name, value, draft.file, word.line)
 
 
 def _batch(draft: ImportDraft, source: Source) -> None:

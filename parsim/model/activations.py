@@ -16,6 +16,7 @@ from parsim.model.linear_attention import LinearAttention, ShortConvolution
 from parsim.model.liveness import tape
 from parsim.model.loss import Loss
 from parsim.model.model import Block, Model, Workload, shard
+from parsim.model.rwkv import TokenShift
 from parsim.model.selective_scan import SelectiveScan
 from parsim.model.sparse_attention import LightningIndexer
 
@@ -71,12 +72,24 @@ def caches(model: Model, tensor: int = 1) -> tuple[Cache, ...]:
 
 
 def _cache(model: Model, block: Block, at: Workload) -> Cache | None:
+    """Keys and values, or a state, or both (attention and a mixer side by side)."""
+    keys, state = _keys(model, block, at), _state(block, at)
+    return (keys or Cache(0))._replace(state=state) if state else keys
+
+
+def _state(block: Block, at: Workload) -> int:
+    """Elements of linear attention and of its convolution's last inputs; 0 where the block has none."""
     scan = next((operator for operator in block.operators if isinstance(operator, LinearAttention)), None)
-    if scan is not None:
-        taps = sum(shard(one.features, at) * (one.taps - 1) for one in block.operators if isinstance(one, ShortConvolution))
-        if isinstance(scan, SelectiveScan):
-            taps += shard(scan.heads, at) * (scan.convolution - 1)
-        return Cache(0, state=shard(scan.heads, at) * scan.key_dim * scan.value_dim + taps)
+    if scan is None:
+        return 0
+    taps = sum(shard(one.features, at) * (one.taps - 1) for one in block.operators if isinstance(one, ShortConvolution))
+    if isinstance(scan, SelectiveScan):
+        taps += shard(scan.heads, at) * (scan.convolution - 1)
+    taps += sum(one.features for one in block.operators if isinstance(one, TokenShift))
+    return shard(scan.heads, at) * scan.key_dim * scan.value_dim + taps
+
+
+def _keys(model: Model, block: Block, at: Workload) -> Cache | None:
     core = next((operator for operator in block.operators if isinstance(operator, AttentionCore)), None)
     if core is None or not core.causal:
         return None

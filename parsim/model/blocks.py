@@ -25,6 +25,7 @@ from parsim.model.mixture import mixture_of_experts
 from parsim.model.model import Block, Model, Operator
 from parsim.model.prediction import begin_prediction, end_prediction
 from parsim.model.row import Row, norm
+from parsim.model.rwkv import add_channel_mixing
 from parsim.model.transformer import LayerKind, TransformerConfig
 
 
@@ -185,14 +186,15 @@ def _add_layer(config: TransformerConfig, kind: LayerKind, row: Row) -> None:
         return
     if not post and not output and kind.normed:
         normed = row.add(norm(config, "attention_norm", stream))
-    attended = _attention(config, kind, row, normed)
+    mixed = (_beside(config, row, normed),) if kind.letter == "H" else ()
+    attended = _attention(config, kind, row, _scaled(config, row, normed, "attention") if mixed else normed)
     if config.parallel_residual:
         if not config.shared_norm:
             normed = row.add(norm(config, "mlp_norm", stream))
         added = _mlp(config, kind.mixture, row, normed)
         row.add(ResidualAdd("mlp_residual", (added, attended, stream), "mlp_residual", config.hidden))
         return
-    stream = row.add(ResidualAdd("attention_residual", (attended, stream), "attention_residual", config.hidden))
+    stream = row.add(ResidualAdd("attention_residual", (attended, *mixed, stream), "attention_residual", config.hidden))
     normed = stream
     if post:
         stream = normed = row.add(norm(config, "attention_norm", stream))
@@ -215,6 +217,21 @@ def _add_sublayer(config: TransformerConfig, kind: LayerKind, row: Row) -> None:
         normed = row.add(norm(config, f"{name}_norm", stream))
         added = _attention(config, kind, row, normed) if name == "attention" else _mlp(config, kind.mixture, row, normed)
         row.add(ResidualAdd(f"{name}_residual", (added, stream), f"{name}_residual", config.hidden))
+
+
+def _beside(config: TransformerConfig, row: Row, source: str) -> str:
+    """What the mixer makes of the normed input `source`, which attention reads, too."""
+    if config.mixer is None:  # patterns are checked with the architecture: unreachable
+        message = f"{config.family} has no mixer"
+        raise ValueError(message)
+    add_mixer(config, config.mixer, row, _scaled(config, row, source, "mixer"), alone=False)
+    return _leave(config, row, "mixer")
+
+
+def _scaled(config: TransformerConfig, row: Row, source: str, sublayer: str) -> str:
+    """`source`, times a constant where the architecture has one there."""
+    name = f"{sublayer}_input_scale"
+    return row.add(Scale(name, (source,), name, config.hidden)) if config.scale_projections else source
 
 
 def _mixed(config: TransformerConfig, row: Row) -> str:
@@ -276,7 +293,8 @@ def _fused_width(config: TransformerConfig) -> int:
 
 def _norms_feed_products(config: TransformerConfig) -> bool:
     """The product behind a norm is the only one that reads what the norm makes."""
-    return config.norm_placement in ("pre", "sandwich") and not config.parallel_residual
+    alone = config.norm_placement in ("pre", "sandwich") and not config.parallel_residual
+    return alone and "H" not in config.layer_pattern
 
 
 def _query_key_value(config: TransformerConfig, kind: LayerKind, row: Row) -> None:
@@ -313,6 +331,9 @@ def _mlp(config: TransformerConfig, mixture: bool, row: Row, source: str) -> str
     row.last = source
     if mixture and config.experts is not None:
         row.add(*_experts(config, config.experts, source))
+        return _leave(config, row, "mlp")
+    if config.channel_mixing:
+        add_channel_mixing(config, row, source)
         return _leave(config, row, "mlp")
     widths: tuple[int, ...] = (config.mlp, config.mlp) if config.gated else (config.mlp,)
     names: tuple[str, ...] = ("gate", "up") if config.gated else ()

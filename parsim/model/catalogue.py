@@ -86,6 +86,14 @@ def assumed_of_class(tree: Mapping[str, Any], base_lookup: Lookup) -> dict[str, 
     return sizes_of_class(tree) if kind == "huggingface" else {}
 
 
+def of_text_alone(tree: Mapping[str, Any], base_lookup: Lookup) -> bool:
+    """Whether the Hugging Face config of a model with images describes no tower, so that its text alone is built."""
+    from parsim.model.vision_language import lacks_tower
+
+    kind, tree = _unfold(tree, base_lookup, ())
+    return kind == "huggingface" and lacks_tower(tree)
+
+
 def _unfold(tree: Mapping[str, Any], base_lookup: Lookup, seen: tuple[str, ...]) -> tuple[str, Mapping[str, Any]]:
     """Kind and tree with every ``base`` resolved; changes to a Hugging Face base travel under ``changes``."""
     if not isinstance(tree, Mapping):

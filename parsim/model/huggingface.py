@@ -76,6 +76,7 @@ KINDS = {
     "multi_query_group_num": _WHOLE,
     "model_max_length": _WHOLE,
     "mamba_expand": _NUMBER,
+    "mamba_d_ssm": _WHOLE,
     "shared_intermediate_size": _WHOLE,
     "num_local_experts": _WHOLE,
     "moe_layer_start_index": _WHOLE,
@@ -166,13 +167,15 @@ def read_config(tree: Mapping[str, Any], path: str = "model") -> TransformerConf
 
 
 def sizes_of_class(tree: Mapping[str, Any]) -> dict[str, int]:
-    """Sizes that a config leaves out and that it has from its class, by their keys; those of its text with ``text_config.`` before."""
-    text, kind = tree.get("text_config"), str(tree.get("model_type"))
-    if kind in VISION_LANGUAGE and isinstance(text, Mapping):
+    """Sizes that a config leaves out and that it has from its class, by their keys; those of its text with its section before."""
+    kind = str(tree.get("model_type"))
+    where = VISION_LANGUAGE[kind].text_key if kind in VISION_LANGUAGE else ""
+    text = tree.get(where)
+    if isinstance(text, Mapping):
         name = str(text.get("model_type"))
         family = MODEL_TYPES.get(VISION_LANGUAGE[kind].text.get(name, name))
-        found = {} if family is None else _assumed(family, text, "text_config")
-        return {f"text_config.{key}": size for key, size in found.items()}
+        found = {} if family is None else _assumed(family, text, where)
+        return {f"{where}.{key}": size for key, size in found.items()}
     return _assumed(MODEL_TYPES[kind], tree, "") if kind in MODEL_TYPES else {}
 
 
@@ -184,7 +187,7 @@ def _assumed(family: Family, tree: Mapping[str, Any], path: str) -> dict[str, in
     stem = _letters(name.removesuffix(suffix))
     known = {_letters(kind) for kind in MODEL_TYPES}
     own = {_letters(kind) for kind in (family.model_type, *family.also)}
-    return {} if stem in known - own else assumed_sizes(family, tree, part=path.endswith("text_config"))
+    return {} if stem in known - own else assumed_sizes(family, tree, part=path.endswith(("text_config", "llm_config")))
 
 
 def _said_once(tree: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -10,9 +10,12 @@ if TYPE_CHECKING:
 
 LETTERS = {
     "*": "attention to all keys", "W": "attention to a sliding window", "M": "the mixer", "-": "an MLP alone", "E": "experts alone",
+    "H": "attention to all keys and the mixer side by side",
 }  # fmt: skip
-"""of `TransformerConfig.layer_pattern`; those of Megatron-LM's --hybrid-layer-pattern, and W"""
-ATTENTION = "*W"
+"""of `TransformerConfig.layer_pattern`; those of Megatron-LM's --hybrid-layer-pattern, W, and H (Falcon-H1, 2507.22448)"""
+ATTENTION = "*WH"
+MIXED = "MH"
+"""layers that carry a state"""
 ALONE = "-E"
 """layers without attention or mixer, where every layer is one sublayer"""
 
@@ -21,9 +24,9 @@ ALONE = "-E"
 class LinearMixer:
     """A state of fixed size per head in place of keys and values (`parsim.model.linear_attention`); zeros mean "derived"."""
 
-    kind: Literal["retention", "gla", "mamba", "mamba2", "gated-delta", "kda"]
+    kind: Literal["retention", "gla", "mamba", "mamba2", "gated-delta", "kda", "rwkv"]
     """RetNet 2307.08621; GLA 2312.06635; Mamba 2312.00752 (`parsim.model.selective_scan`); Mamba-2 2405.21060;
-    Gated DeltaNet 2412.06464; Kimi Delta Attention 2510.26692"""
+    Gated DeltaNet 2412.06464; Kimi Delta Attention 2510.26692; RWKV-4 2305.13048 (`parsim.model.rwkv`)"""
     heads: int = 0
     """of values; 0 = the attention's heads"""
     key_heads: int = 0
@@ -43,6 +46,8 @@ class LinearMixer:
     """mamba: norms of step, B and C (Jamba), or such norms without weights (Falcon Mamba)"""
     gate: bool = True
     """the output is normed and multiplied by the SiLU of a projection of the layer's input"""
+    gate_norm: bool = True
+    """with gate: it is normed, too (not Falcon-H1's)"""
 
     def resolved(self, heads: int, head_dim: int) -> LinearMixer:
         """With every derived size filled in."""
@@ -78,6 +83,7 @@ def wrong_kinds(config: TransformerConfig) -> list[tuple[str, str, str]]:
     needs = [
         ("W", config.attention_window > 0 or config.attention_chunk > 0, "attention_window", "give attention_window, for example 4096"),
         ("M", config.mixer is not None, "mixer", "give mixer, for example {kind: gated-delta}"),
+        ("H", config.mixer is not None, "mixer", "give mixer, for example {kind: mamba2, heads: 24, value_dim: 64}"),
         ("E", config.experts is not None, "experts", "give experts, for example {count: 8, top_k: 2}"),
     ]
     wrong += [
@@ -91,7 +97,9 @@ def wrong_kinds(config: TransformerConfig) -> list[tuple[str, str, str]]:
         wrong.append((name, f"says the same as full_attention_every {config.full_attention_every} in another way", "give one of them"))
     if not config.one_sublayer and set(pattern) & set(ALONE):
         wrong.append((name, "layers of an MLP or of experts alone stand where every layer is one sublayer", "add one_sublayer: true"))
-    if "M" in pattern and (config.norm_placement == "post" or config.parallel_residual or not config.causal):
+    if config.one_sublayer and "H" in pattern:
+        wrong.append((name, "attention and mixer side by side are two sublayers, and every layer is one", "leave one_sublayer out"))
+    if set(pattern) & set(MIXED) and (config.norm_placement == "post" or config.parallel_residual or not config.causal):
         wrong.append((name, "mixers stand in causal layers whose norms come first and whose sublayers follow each other", ""))
     return wrong
 
@@ -117,6 +125,9 @@ def _wrong_mixer(config: TransformerConfig) -> list[tuple[str, str, str]]:
                 "for example {kind: mamba, heads: 5120, key_heads: 1, key_dim: 16, value_dim: 1, convolution: 4, step_rank: 160}",
             )
         )
+    if mixer.kind == "rwkv" and (mixer.key_heads, mixer.key_dim, mixer.value_dim) != (1, 3, 1):
+        text = "rwkv has channels (heads) with key_heads 1, three numbers of state (key_dim 3) and value_dim 1"
+        wrong.append(("mixer", text, "for example {kind: rwkv, heads: 4096, key_heads: 1, key_dim: 3, value_dim: 1}"))
     if not mixer.chunk:
         wrong.append(("mixer", "a chunk has at least one token", "leave chunk out: 64"))
     if mixer.kind != "retention" and config.position == "rotary" and config.layer_pattern.strip("M") == "" and config.layer_pattern:

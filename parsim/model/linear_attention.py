@@ -30,7 +30,7 @@ from typing import Literal, NamedTuple
 from parsim.kernel import ChunkScan, Kernel, Memory
 from parsim.model.model import Layer, Parameter, Save, Split, Work, Workload, elements, rows, shard
 
-Kind = Literal["retention", "gla", "mamba", "mamba2", "gated-delta", "kda"]
+Kind = Literal["retention", "gla", "mamba", "mamba2", "gated-delta", "kda", "rwkv"]
 DELTA = ("gated-delta", "kda")
 """kinds with the delta rule"""
 
@@ -220,9 +220,13 @@ class GatedNorm(Layer):
     split: Split = "heads"
     selective: str = ""
     trainable: bool = True
+    normed: bool = True
+    """without it the gate alone, in one kernel with nothing else to keep"""
 
     def parameters(self) -> tuple[Parameter, ...]:
-        """Weight [width], or [features]."""
+        """Weight [width], or [features]; none without the norm."""
+        if not self.normed:
+            return ()
         shape, split = ((self.width,), None) if self.per_head else ((self.features,), 0)
         return (Parameter(f"{self.name}.weight", shape, split, trainable=self.trainable),)
 
@@ -232,13 +236,13 @@ class GatedNorm(Layer):
         groups = rows(at, self.split) * -(-shard(self.features, at) // self.width)
         return Work(
             (Memory(3 * size),),
-            (Memory(5 * size, launches=2),),
+            (Memory(5 * size, launches=2 if self.normed else 1),),
             output=size,
             input_gradients=(size, size),
             saves=(
                 Save(self.inputs[0], size),
                 Save(self.inputs[1], elements(at, self.gate_in, self.split) * at.element),
-                Save(f"{self.name}.statistics", 4 * groups),
+                *((Save(f"{self.name}.statistics", 4 * groups),) if self.normed else ()),
             ),
         )
 

@@ -9,10 +9,12 @@ flash-linear-attention ``fla/layers/multiscale_retention.py``, ``gla.py``, ``kda
 from __future__ import annotations
 
 from parsim.model.attention import Rotary
+from parsim.model.elementwise import Scale
 from parsim.model.layer_kinds import LinearMixer
 from parsim.model.linear import Linear
 from parsim.model.linear_attention import GatedNorm, LinearAttention, ShortConvolution
 from parsim.model.row import Row
+from parsim.model.rwkv import add_time_mixing
 from parsim.model.selective_scan import SelectiveScan
 from parsim.model.transformer import TransformerConfig
 
@@ -20,19 +22,29 @@ GLA_DECAY_RANK = 16
 """``gate_low_rank_dim`` of fla's GatedLinearAttention"""
 
 
-def add_mixer(config: TransformerConfig, mixer: LinearMixer, row: Row, source: str) -> None:
-    """Adds the operators from the normed input `source` up to the projection that joins the residual stream."""
+def add_mixer(config: TransformerConfig, mixer: LinearMixer, row: Row, source: str, *, alone: bool = True) -> None:
+    """Adds the operators from the normed input `source` up to the projection that joins the residual stream.
+
+    `alone`: nothing else reads that input.
+    """
+    if mixer.kind == "rwkv":
+        add_time_mixing(config, mixer, row, source)
+        return
     if mixer.kind == "mamba":
         _add_mamba(config, mixer, row, source)
         return
     widths, names = _projections(mixer)
     projected = row.add(
-        Linear("mixer_in", (source,), "mixer_in", config.hidden, widths, bias=False, split="column", parameter_names=names, after_norm=True)
+        Linear(
+            "mixer_in", (source,), "mixer_in", config.hidden, widths, bias=False, split="column", parameter_names=names, after_norm=alone
+        )
     )
     if mixer.kind in ("gla", "kda"):
         _low_rank(config, mixer, row, source)
         row.last = projected
     total = sum(widths)
+    if config.scale_projections:
+        projected = row.add(Scale("mixer_projection_scale", (projected,), "mixer_projection_scale", total, "column"))
     if mixer.convolution:
         row.add(
             ShortConvolution(
@@ -53,7 +65,12 @@ def add_mixer(config: TransformerConfig, mixer: LinearMixer, row: Row, source: s
         gate, held = ("mixer_gate_up", mixer.values) if mixer.kind == "kda" else (projected, total)
         whole = mixer.kind == "mamba2"
         width = mixer.values // mixer.key_heads if whole else mixer.value_dim
-        row.add(GatedNorm("mixer_gate_norm", (core, gate), "mixer_gate_norm", mixer.values, width, per_head=not whole, gate_in=held))
+        row.add(
+            GatedNorm(
+                "mixer_gate_norm", (core, gate), "mixer_gate_norm", mixer.values, width,
+                per_head=not whole, gate_in=held, normed=mixer.gate_norm,
+            )
+        )  # fmt: skip
     row.add(Linear("mixer_out", (row.last,), "mixer_out", mixer.values, (config.hidden,), bias=False, split="row"))
 
 

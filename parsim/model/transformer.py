@@ -128,6 +128,8 @@ class TransformerConfig:
     """gelu-new is the unfused tanh formula of Hugging Face's GPT-2; gelu-tanh the fused kernel; xielu has two weights (Apertus)"""
     gated: bool = False
     """gate and up projections multiplied (SwiGLU, GeGLU)"""
+    channel_mixing: bool = False
+    """the MLP reads each token mixed with the one before it, and a projection of a second such mix gates what it makes (RWKV)"""
     query_key_value_bias: bool = True
     key_bias: bool = True
     """with query_key_value_bias: keys have one too (not Whisper's)"""
@@ -161,7 +163,7 @@ class TransformerConfig:
     """with attention_window or attention_chunk: every n-th layer sees all keys (Gemma 2: 2); 0 = none does"""
     layer_pattern: str = ""
     """a letter for every layer, said once where it repeats: * attention to all keys, W a sliding window of attention_window
-    (Gemma 3: WWWWW*), M the mixer (Qwen3-Next: MMM*); '' = as the two fields above say"""
+    (Gemma 3: WWWWW*), M the mixer (Qwen3-Next: MMM*), H attention and mixer side by side (Falcon-H1); '' = as the two fields above say"""
     one_sublayer: bool = False
     """a layer is one sublayer: of the pattern's letters * and M have no MLP, - is an MLP and E experts (Nemotron-H: M-M-M-M*-...)"""
     mixer: LinearMixer | None = None
@@ -171,7 +173,7 @@ class TransformerConfig:
     no_rotary_every: int = 0
     """every n-th layer has neither rotary positions nor the norm of queries and keys (Llama 4: 4); 0 = all have them"""
     rotary_in_windows: bool = False
-    """only layers with a sliding window have rotary positions (Cohere 2)"""
+    """only layers with a sliding window or a chunk have rotary positions (Cohere 2)"""
     tied_embeddings: bool = False
     dropout: float = 0.0
     """probability the recipe uses unless the scenario says otherwise"""
@@ -195,6 +197,8 @@ class TransformerConfig:
     """every logit is multiplied by a constant (Cohere, Granite)"""
     scale_residual: bool = False
     """every sublayer's output is, before the sum (Granite)"""
+    scale_projections: bool = False
+    """so are what attention and a mixer side by side read, and what the mixer projects (Falcon-H1)"""
     expand_key_value: bool = False
     """keys and values are copied to all query heads before the kernel (Hugging Face's repeat_kv)"""
     mtp: int = 0
@@ -255,10 +259,10 @@ class TransformerConfig:
     def kind(self, layer: int) -> LayerKind:
         """In what layer number `layer` (from 0) differs from others."""
         every = self.full_attention_every
-        full = self.layer_letter(layer) == "*" if self.layer_pattern else bool(every) and (layer + 1) % every == 0
+        full = self.layer_letter(layer) in ("*", "H") if self.layer_pattern else bool(every) and (layer + 1) % every == 0
         window, chunk = (0, 0) if full else (self.attention_window, self.attention_chunk)
         rotates = not (self.no_rotary_every and (layer + 1) % self.no_rotary_every == 0)
-        rotates &= not (self.rotary_in_windows and not window)
+        rotates &= not (self.rotary_in_windows and not (window or chunk))
         relative = self.relative_buckets > 0 and (layer == 0 or self.relative_per_layer)
         normed = self.first_norm or layer > 0
         return LayerKind(self.is_mixture(layer), window, chunk, rotates, self.layer_letter(layer), relative, normed)

@@ -20,29 +20,39 @@ def read_vision_language(tree: Mapping[str, Any], path: str) -> TransformerConfi
     kind = str(tree["model_type"])
     known = VISION_LANGUAGE[kind]
     vision = tree.get("vision_config")
-    if not isinstance(vision, Mapping):
+    alone = lacks_tower(tree)
+    if not isinstance(vision, Mapping) and not alone:
         text = f"a {kind} model has a vision_config; the text alone is another model"
         raise ModelError(Finding(text, f"{path}.vision_config", vision, "add it, or give the text_config as a config of its own"))
     classes = tree.get("architectures")
-    if isinstance(classes, list) and classes and not str(classes[0]).endswith("ForConditionalGeneration"):
+    usual = isinstance(classes, list) and str([*classes, ""][0]).endswith("ForConditionalGeneration")
+    if isinstance(classes, list) and classes and not usual and classes[0] not in known.classes:
         text = f"of models with images, {classes[0]} is not supported yet"
         raise ModelError(Finding(text, f"{path}.architectures", classes, "supported: classes that end in ForConditionalGeneration"))
     part = _text_part(tree, known, kind, path)
-    text_config = read_config(part, f"{path}.text_config" if "text_config" in tree else path)
+    text_config = read_config(part, f"{path}.{known.text_key}" if known.text_key in tree else path)
+    changes: dict[str, Any] = {}
+    if isinstance(tied := tree.get("tie_word_embeddings", known.tied), bool):
+        changes["tied_embeddings"] = tied
+    if alone or not isinstance(vision, Mapping):
+        return configure(changes, text_config, path)
     try:
         tower, projector = known.read(vision, tree, text_config.hidden)
     except (TypeError, ValueError, ZeroDivisionError) as error:
         raise ModelError(Finding(f"cannot be read: {error}", f"{path}.vision_config", None, "take it from the model's own file")) from None
     tower["activation"] = ACTIVATIONS.get(str(tower["activation"]), tower["activation"])
-    changes: dict[str, Any] = {"vision": tower, "projector": projector}
-    if isinstance(tied := tree.get("tie_word_embeddings", known.tied), bool):
-        changes["tied_embeddings"] = tied
-    return configure(changes, text_config, path)
+    return configure({**changes, "vision": tower, "projector": projector}, text_config, path)
+
+
+def lacks_tower(tree: Mapping[str, Any]) -> bool:
+    """Whether the config of a model with images describes its text alone, and may."""
+    known = VISION_LANGUAGE.get(str(tree.get("model_type")))
+    return known is not None and known.text_alone and tree.get("vision_config") is None
 
 
 def _text_part(tree: Mapping[str, Any], known: VisionLanguage, kind: str, path: str) -> Mapping[str, Any]:
     """The config of the text, as its own file would have it; what else the whole config says must be known."""
-    part = tree.get("text_config")
+    part = tree.get(known.text_key)
     if isinstance(part, Mapping):
         unread = [key for key, value in tree.items() if key not in known.harmless and not is_harmless(key) and not says_nothing(key, value)]
         if unread:
@@ -53,7 +63,9 @@ def _text_part(tree: Mapping[str, Any], known: VisionLanguage, kind: str, path: 
         own = known.harmless - {"vocab_size", "hidden_size", "tie_word_embeddings"}
         part = {key: value for key, value in tree.items() if key not in own} | {"model_type": f"{kind}_text"}
     else:
-        raise ModelError(Finding(f"a {kind} model has a text_config", f"{path}.text_config", part, "take it from the model's own file"))
+        raise ModelError(
+            Finding(f"a {kind} model has a {known.text_key}", f"{path}.{known.text_key}", part, "take it from the model's own file")
+        )
     name = str(part.get("model_type", ""))
     part = {key: value for key, value in part.items() if key not in known.text_harmless}
     return {**part, "model_type": known.text.get(name, name), "architectures": None}

@@ -236,6 +236,9 @@ def tensor_findings(model: Model, training: Training, parallelism: Parallelism) 
         if mixer.kind == "mamba":
             text = "not supported yet: tensor parallelism with Mamba's selective scan, whose step sizes depend on all channels"
             return [Finding(text, path, size, "use data or pipeline parallelism")]
+        if mixer.kind == "rwkv":
+            text = "not supported yet: tensor parallelism with RWKV, whose projections are gated by others of the same width"
+            return [Finding(text, path, size, "use data or pipeline parallelism")]
         rules += [("heads of linear attention", mixer.heads), ("key heads or groups of linear attention", mixer.key_heads)]
     for name, count in rules:
         if count % size:

@@ -188,7 +188,7 @@ class Builder(MachineBuilder):
 
     def _model(self, divisor: int = 0) -> Model:
         """The model; its vocabulary is padded as it says itself, else to a multiple of `divisor` x tensor size."""
-        from parsim.model.catalogue import assumed_of_class, build_model
+        from parsim.model.catalogue import assumed_of_class, build_model, of_text_alone
         from parsim.model.traced import traced_warnings
 
         settings = self.settings
@@ -207,6 +207,8 @@ class Builder(MachineBuilder):
         if not divisor and (sizes := assumed_of_class(tree, lookup("models", beside))):
             said = ", ".join(f"{key} {size}" for key, size in sizes.items())
             self.assumptions.append(Assumption("model_sizes", said, "default of the model's class in transformers", name))
+        if not divisor and of_text_alone(tree, lookup("models", beside)):
+            self.assumptions.append(Assumption("model_tower", "none: the text alone is trained", "the config has no vision_config", name))
         if isinstance(tree.get("input"), dict):
             self.input_dtype = str(tree["input"].get("dtype", ""))
         length = settings.training.sequence_length

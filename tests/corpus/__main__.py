@@ -40,17 +40,18 @@ def arguments() -> argparse.Namespace:
 
 
 def summary(verdicts: Iterable[Verdict]) -> str:
-    """A line per kind: how many were accepted with 0, 1 and more questions, and how the others ended."""
+    """A line per kind: how many were accepted with 0, 1 and more questions beside that for the machine, and how the others ended."""
     rows: dict[str, Counter[str]] = {}
     for verdict in verdicts:
         row = rows.setdefault(verdict.kind, Counter())
         row["files"] += 1
         row[verdict.verdict] += 1
         if verdict.verdict == "accepted":
-            row[f"{min(int(verdict.questions), 2)} questions"] += 1
+            machine = verdict.kind != HF_CONFIG  # no file says it: --on
+            row[f"{min(int(verdict.questions) - machine, 2)} questions"] += 1
     heads = ("files", "accepted", *(f"{count} questions" for count in range(3)), *VERDICTS[1:])
     shown = ("files", "accepted", "0 asked", "1 asked", "2+ asked", *VERDICTS[1:])
-    lines = [f"{'kind':20}" + "".join(f"{head:>12}" for head in shown)]
+    lines = ["asked: beside the machine, which no file says", f"{'kind':20}" + "".join(f"{head:>12}" for head in shown)]
     for kind, row in [*sorted(rows.items()), ("all", sum(rows.values(), Counter()))]:
         lines.append(f"{kind:20}" + "".join(f"{row[head]:12}" for head in heads))
     return "\n".join(lines)

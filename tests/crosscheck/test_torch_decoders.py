@@ -16,7 +16,8 @@ from parsim.model.model import Workload, parameter_count
 
 SCANS = (
     "mamba", "mamba with other sizes", "falcon_mamba", "jamba", "jamba without experts", "qwen3_5_text", "qwen3_5_moe_text",
-    "granitemoehybrid", "granitemoehybrid without experts", "bamba", "nemotron_h with experts",
+    "granitemoehybrid", "granitemoehybrid without experts", "bamba", "nemotron_h with experts", "falcon_h1", "falcon_h1 with a norm",
+    "rwkv", "rwkv with other widths",
 )  # fmt: skip
 """whose kernels transformers replaces by Python on this device"""
 NOT_ON_META = ("dbrx", "openai-gpt")

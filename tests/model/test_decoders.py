@@ -196,7 +196,7 @@ def test_keys_that_may_change_it_stop_and_are_named(telling: dict[str, Any]) -> 
     ("kind", "values", "words"),
     [
         ("bitnet", SIZES, "weights of one or two bits"),
-        ("rwkv", SIZES, "RWKV's time mixing"),
+        ("rwkv6", SIZES, "time mixing of RWKV from version 5 on"),
         ("gemma3n_text", SIZES, "per-layer embeddings"),
         ("minimax_m2", {**HEADS, "attn_type_list": [0, 1, 1, 1]}, "linear attention of MiniMax"),
         ("smollm3", {**GROUPED, "no_rope_layers": [0, 1, 1, 1]}, "all but every 4th"),

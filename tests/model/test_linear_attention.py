@@ -238,3 +238,27 @@ def test_attention_and_a_state_cost_the_same_where_they_should() -> None:
     scan = core("gated-delta").flop().forward
     attention = Attention(1, 32, 32, 704, 704, 128, causal=True)
     assert attention.flop / 704 == pytest.approx(scan, rel=2e-3)  # the diagonal
+
+
+FALCON_H1 = {
+    "model_type": "falcon_h1", "hidden_size": 1024, "intermediate_size": 2048, "num_hidden_layers": 36, "num_attention_heads": 8,
+    "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 32784, "mamba_d_ssm": 1536, "mamba_n_heads": 24, "mamba_d_head": 64,
+    "mamba_n_groups": 1, "mamba_d_state": 128, "mamba_chunk_size": 128,
+}  # fmt: skip
+"""tiiuae/Falcon-H1-0.5B-Base: 521,411,104 parameters in transformers 5.23 on the meta device"""
+
+
+def test_attention_and_mixer_side_by_side() -> None:
+    """Falcon-H1 (2507.22448): both read one norm, and their outputs are added to the stream together."""
+    model = build_model(FALCON_H1, name="falcon-h1", base_lookup=lambda _: {})
+    assert parameter_count(model) == 521_411_104
+    tokens, block = 2048, model.blocks[1]
+    by_name = {operator.name: operator for operator in block.operators}
+    assert by_name["attention_residual"].inputs == ("attention_scale", "mixer_scale", "input")
+    attention = 2 * 1024 * (512 + 2 * 128) + 2 * 512 * 1024 + 4 * 512 * tokens / 2
+    projections = 2 * 1024 * (2 * 1536 + 2 * 128 + 24) + 2 * 1536 * 1024
+    state, scores, values = 24 * 128 * 64, 128 * 128, 128 * 1536  # of a token in chunks of 128
+    mlp = 3 * 2 * 1024 * 2048
+    expected = attention + projections + 4 * state + 2 * scores + 2 * values + mlp
+    assert block_flop(block, tokens).forward == tokens * expected
+    assert {(cache.elements, cache.state) for cache in caches(model)} == {(2 * 2 * 64, state + 3 * (1536 + 2 * 128))}

@@ -16,6 +16,8 @@ from parsim.model.lengths import Lengths
 from parsim.model.liveness import tape
 from parsim.model.model import Model, Workload, parameter_count, trainable_parameter_count
 from parsim.model.parts import parts
+from parsim.scenario import load
+from parsim.scenario.build import build
 
 VISION = {
     "model_type": "qwen2_5_vl", "depth": 32, "hidden_act": "silu", "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16,
@@ -183,6 +185,82 @@ def test_the_text_alone_is_asked_for() -> None:
     trees = {"mine": QWEN}
     alone = build_model({"base": "mine", "vision": None, "projector": None}, name="text", base_lookup=trees.__getitem__)
     assert parameter_count(alone) == 7_615_616_512  # Qwen2.5-7B
+
+
+INTERN_VIT = {
+    "model_type": "intern_vit_6b", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
+    "image_size": 448, "patch_size": 14, "qkv_bias": True, "qk_normalization": False, "norm_type": "layer_norm",
+}  # fmt: skip
+INTERN_LM = {
+    "model_type": "internlm2", "architectures": ["InternLM2ForCausalLM"], "hidden_size": 2048, "intermediate_size": 8192,
+    "num_hidden_layers": 24, "num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 92553, "bias": False,
+    "max_position_embeddings": 32768,
+}  # fmt: skip
+
+
+def internvl_chat(**changes: Any) -> Model:
+    """OpenGVLab/InternVL2-2B: 2,205,754,368 parameters in its safetensors file."""
+    tree = {
+        "model_type": "internvl_chat", "architectures": ["InternVLChatModel"], "llm_config": INTERN_LM, "vision_config": INTERN_VIT,
+        "downsample_ratio": 0.5, "select_layer": -1, "ps_version": "v2", "force_image_size": 448, "use_llm_lora": 0, **changes,
+    }  # fmt: skip
+    return build_model(tree, name="internvl", base_lookup=look_up)
+
+
+def test_files_beside_the_first_weights_of_internvl() -> None:
+    assert parameter_count(internvl_chat()) == 2_205_754_368
+    tower = 24 * (4 * 1024**2 + 4 * 1024 + 2 * 1024 * 4096 + 5 * 1024 + 4 * 1024 + 2 * 1024) + 1024 * (588 + 1) + 1024 * (1025 + 1)
+    projector = 2 * 4096 + 4096 * 2048 + 2048 + 2048**2 + 2048
+    text = build_model(INTERN_LM, name="internlm2", base_lookup=look_up)
+    assert parameter_count(internvl_chat()) == parameter_count(text) + tower + projector
+    for changes, words in (
+        ({"use_llm_lora": 16}, "adapters within the model"),
+        ({"llm_config": None}, "has a llm_config"),
+        ({"architectures": ["InternVLReward"]}, "InternVLReward is not supported yet"),
+        ({"vision_config": {**INTERN_VIT, "qk_normalization": True}}, "norm of queries and keys"),
+    ):
+        with pytest.raises(ModelError) as caught:
+            internvl_chat(**changes)
+        assert words in str(caught.value)
+
+
+def test_the_tower_of_kimi_vl() -> None:
+    """moonshotai/Kimi-VL-A3B: a MoonViT and a projector beside Moonlight's text."""
+    h, f = 1152, 4304
+    tower = {
+        "model_type": "moonvit", "patch_size": 14, "num_attention_heads": 16, "num_hidden_layers": 27, "hidden_size": h,
+        "intermediate_size": f, "merge_kernel_size": [2, 2], "init_pos_emb_height": 64, "init_pos_emb_width": 64,
+    }  # fmt: skip
+    text = {
+        "model_type": "deepseek_v3", "hidden_size": 2048, "intermediate_size": 11264, "moe_intermediate_size": 1408, "vocab_size": 163840,
+        "num_hidden_layers": 3, "num_attention_heads": 16, "num_key_value_heads": 16, "n_shared_experts": 2, "n_routed_experts": 64,
+        "num_experts_per_tok": 6, "kv_lora_rank": 512, "q_lora_rank": None, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
+        "v_head_dim": 128, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "norm_topk_prob": True,
+    }  # fmt: skip
+    whole = {"model_type": "kimi_vl", "architectures": ["KimiVLForConditionalGeneration"], "text_config": text, "vision_config": tower}
+    layers = 27 * (4 * h**2 + 4 * h + 2 * h * f + f + h + 4 * h)
+    around = h * (3 * 14**2 + 1) + 64 * 64 * h + 2 * h + 2 * h + 4 * h * (4 * h + 1) + 2048 * (4 * h + 1)
+    count = [parameter_count(build_model(tree, name="kimi", base_lookup=look_up)) for tree in (whole, text)]
+    assert count[0] - count[1] == layers + around == 447_545_840
+
+
+LLAMA4_TEXT = {
+    "model_type": "llama4_text", "hidden_size": 64, "intermediate_size": 176, "intermediate_size_mlp": 96, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 1,
+    "vocab_size": 320,
+}  # fmt: skip
+
+
+def test_a_llama_4_without_a_tower_is_its_text() -> None:
+    """The tower that the class makes by itself is 768 wide and does not fit the projector behind it: nobody can have trained it."""
+    classes = ["Llama4ForConditionalGeneration"]
+    whole = {"model_type": "llama4", "architectures": classes, "text_config": LLAMA4_TEXT}
+    text = {**LLAMA4_TEXT, "architectures": ["Llama4ForCausalLM"]}
+    counts = {parameter_count(build_model(tree, name="llama4", base_lookup=look_up)) for tree in (whole, text)}
+    assert len(counts) == 1
+    settings = {"training": {"sequence_length": 64, "micro_batch": 1, "global_batch": 8}, "cluster": {"topology": "hgx-h100"}}
+    said = {one.name: one.value for one in build(load({"model": whole, **settings})).assumptions}
+    assert said["model_tower"] == "none: the text alone is trained"
 
 
 @pytest.mark.parametrize(

@@ -68,4 +68,4 @@ def test_shards_and_copies(text: str, nodes: int | None, data: tuple[str, Any], 
 def test_the_types_of_a_deepspeed_file_that_is_not_there_are_asked_for() -> None:
     imported = read("deepspeed: deepspeed_configs/zero3_bf16.json\n")
     assert set(imported.to_fill) == {"parallel.data.strategy", "training.precision"}
-    assert "bf16, unless the DeepSpeed file says otherwise" in imported.yaml
+    assert "bf16, unless DeepSpeed's file says otherwise" in imported.yaml

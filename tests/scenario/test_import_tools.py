@@ -21,9 +21,12 @@ from parsim.interop.formats import import_config
 from parsim.interop.import_draft import Given
 from parsim.interop.titan_pipeline import split
 from parsim.interop.toml_document import read_toml
+from parsim.model.catalogue import read_architecture
 from parsim.model.model import parameter_count
+from parsim.model.transformer import TransformerConfig
 from parsim.scenario import load
 from parsim.scenario.build import build
+from parsim.scenario.references import lookup, model_tree
 
 
 def changed(sample: str, key: str, value: str) -> str:
@@ -321,7 +324,11 @@ def test_broken_toml_is_a_finding_with_its_place(text: str) -> None:
         read_toml(text, "x.toml")
 
 
-@pytest.mark.parametrize(("family", "parameters"), [("llama3", 6_163_712), ("qwen3", 0), ("deepseek_v3", 0)])
+LLAMA4 = 2 * 2048 * 256 + 6 * (4 * 256**2 + 2 * 256) + 3 * 3 * 256 * 768 + 3 * (8 * 256 + 9 * 3 * 256 * 512) + 256
+"""every second of 6 layers with 8 experts and a shared one, 512 wide each; the others with an MLP of 768"""
+
+
+@pytest.mark.parametrize(("family", "parameters"), [("llama3", 6_163_712), ("qwen3", 0), ("deepseek_v3", 0), ("llama4", LLAMA4)])
 def test_torchtitans_models_for_debugging(family: str, parameters: int) -> None:
     text = f'[model]\nname = "{family}"\nflavor = "debugmodel"\n[training]\nlocal_batch_size = 8\nseq_len = 2048\n'
     text += "[parallelism]\ndata_parallel_shard_degree = -1\n"
@@ -333,3 +340,19 @@ def test_torchtitans_models_for_debugging(family: str, parameters: int) -> None:
     smaller = import_config(text, "job.toml", Given(on="8x h100-sxm", vocabulary=2000))
     assert parameter_count(build(load(smaller.tree)).model) == count - 48 * 256 * (1 if family == "qwen3" else 2)
     assert "has no use" not in smaller.yaml
+
+
+def llama4(flavour: str) -> TransformerConfig:
+    text = f'[model]\nname = "llama4"\nflavor = "{flavour}"\n[training]\nlocal_batch_size = 1\nseq_len = 8192\n'
+    tree = import_config(text, "job.toml", Given(on="8x h100-sxm")).tree["model"]
+    return read_architecture(model_tree(tree, None)[0], base_lookup=lookup("models", None))
+
+
+def test_chunks_of_llama_4_are_those_of_its_flavour() -> None:
+    """torchtitan's iRoPE: layers 0, 4, ... see all keys and rotate nothing; without it all layers do both."""
+    kinds = [llama4("debugmodel_irope").kind(layer) for layer in range(6)]
+    assert [(kind.chunk, kind.rotates) for kind in kinds] == [(0, False), *[(256, True)] * 3, (0, False), (256, True)]
+    assert {(llama4("debugmodel").kind(layer).chunk, llama4("debugmodel").kind(layer).rotates) for layer in range(6)} == {(0, True)}
+    plain, chunked = llama4("17bx16e"), llama4("17bx16e_irope")
+    assert {plain.kind(layer).chunk for layer in range(48)} == {0}
+    assert [chunked.kind(layer).chunk for layer in range(48)].count(8192) == 36

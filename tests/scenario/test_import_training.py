@@ -784,9 +784,78 @@ def test_epochs_need_the_number_of_samples() -> None:
 
 
 def test_a_deepspeed_file_that_is_not_there_is_left_to_fill_in() -> None:
-    imported = from_text("cutoff_len: 512\nfinetuning_type: full\nstage: sft\ndeepspeed: nowhere/ds.json\n", model="gpt2")
-    assert values(imported)["parallel.data.strategy"] == "FILL-IN"
-    assert "nowhere/ds.json is not there" in "\n".join(map(str, imported.warnings))
+    text = "cutoff_len: 512\nfinetuning_type: full\nstage: sft\nbf16: true\ndeepspeed: nowhere/ds.json\n"
+    imported = from_text(text, model="gpt2", on="hgx-h100")
+    found = values(imported)
+    assert (found["parallel.data.strategy"], found["training.precision"]) == ("FILL-IN", "FILL-IN")
+    assert imported.questions == 1
+    assert "nowhere/ds.json is not there: parallel.data.strategy and training.precision" in "\n".join(map(str, imported.warnings))
+    assert values(from_text(text, model="gpt2", precision="bf16"))["training.precision"] == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--fp16 --fp8-format hybrid", "--fp8-format beside fp16 weights"),
+        ("--bf16 --main-grads-dtype fp16", "fp16 gradients beside weights of another type"),
+    ],
+)
+def test_types_that_megatron_has_and_parsim_has_not(options: str, words: str) -> None:
+    text = f"--num-layers 2 --hidden-size 64 --num-attention-heads 4 --vocab-size 320 --seq-length 64 --micro-batch-size 1 {options}"
+    with pytest.raises(ScenarioError) as caught:
+        from_text(text)
+    assert words in str(caught.value)
+
+
+NOWHERE = "distributed_type: DEEPSPEED\nmixed_precision: bf16\ndeepspeed_config:\n  deepspeed_config_file: nowhere.json\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "questions"),
+    [
+        (f"compute_environment: LOCAL_MACHINE\n{NOWHERE}", 2),  # the file, and what is trained
+        ("accelerate launch --use_deepspeed --deepspeed_config_file nowhere.json run_clm.py --bf16 --max_seq_length 512", 1),
+        ("base_model: gpt2\nsequence_len: 512\nmicro_batch_size: 1\nbf16: true\ndeepspeed: nowhere.json\n", 1),
+        ("output_dir: x\nper_device_train_batch_size: 1\nmax_seq_length: 512\nbf16: true\ndeepspeed: nowhere.json\n", 1),
+    ],
+)
+def test_no_tool_guesses_what_a_deepspeed_file_says(text: str, questions: int) -> None:
+    imported = from_text(text, model=None if "compute_environment" in text else "gpt2", on="hgx-h100")
+    found = values(imported)
+    assert (found["parallel.data.strategy"], found["training.precision"]) == ("FILL-IN", "FILL-IN")
+    assert found["software.profile"] == "deepspeed"
+    assert imported.questions == questions
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nnum_processes: 8\n",
+        '{"train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 3}}',
+    ],
+)
+def test_what_is_trained_is_one_question(text: str, tmp_path: Path) -> None:
+    """Of a file that says how a training is spread: the arguments answer it at once, or the options that are named."""
+    imported = from_text(text, on="hgx-h100")
+    assert imported.questions == 1
+    said = "\n".join(map(str, imported.warnings))
+    assert "model, training.sequence_length, training.micro_batch" in said
+    assert "--hf FILE" in said
+    arguments = tmp_path / "args.yaml"
+    arguments.write_text("model_name_or_path: gpt2\nmax_seq_length: 512\nper_device_train_batch_size: 2\nbf16: true\noutput_dir: x\n")
+    whole = import_config(text, "-", Given(on="hgx-h100"), arguments=str(arguments))
+    assert whole.questions == 0
+    script = tmp_path / "train.sh"
+    options = "--model_name_or_path gpt2 --max_seq_length 512 --per_device_train_batch_size 2 --bf16 --output_dir x"
+    script.write_text(f"accelerate launch --config_file acc.yaml run_clm.py {options}\n")
+    started = import_config(text, "-", Given(on="hgx-h100"), arguments=str(script))
+    assert started.questions == 0
+    assert {path: value for path, value in values(started).items() if path != "cluster.gpus"} == {
+        path: value for path, value in values(whole).items() if path != "cluster.gpus"
+    }
+    script.write_text("torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4\n")
+    with pytest.raises(ScenarioError, match=r"no training arguments: they are Megatron-LM's"):
+        import_config(text, "-", Given(on="hgx-h100"), arguments=str(script))
 
 
 def test_accelerate_launch_reads_its_file(tmp_path: Path) -> None:
@@ -878,7 +947,8 @@ def test_whose_a_configuration_is() -> None:
 def test_a_launchers_file_that_is_not_there_leaves_the_strategy_open() -> None:
     imported = from_text("accelerate launch --config_file nowhere.yaml --num_processes 8 run_clm.py --max_steps 3 --bf16", "hf")
     found = values(imported)
-    assert (found["parallel.data.strategy"], found["training.precision"], found["cluster.gpus"]) == ("FILL-IN", "amp-bf16", 8)
+    # --bf16 is autocast under DDP and FSDP, and bf16 weights under DeepSpeed
+    assert (found["parallel.data.strategy"], found["training.precision"], found["cluster.gpus"]) == ("FILL-IN", "FILL-IN", 8)
     assert "nowhere.yaml is not there" in "\n".join(map(str, imported.warnings))
 
 

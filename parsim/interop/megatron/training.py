@@ -74,11 +74,15 @@ def _read_precision(draft: ImportDraft, source: Source) -> None:
     low, high, main = (*(source.of(f"training.precision.gradients.{name}") for name in ("bf16", "fp32")), source.get("main_grads_dtype"))
     halving = [low] if draft.flag(low) else []
     halving += [main] if main is not None and main.text in ("bf16", "fp16") else []
+    if main is not None and main.text == "fp16" and not draft.flag(fp16):
+        draft.refuse(main, "fp16 gradients beside weights of another type", "write fp32 or bf16")
     changes: dict[str, Any] = {}
     used: list[Key | None] = []
     narrow = fp4 if fp4 is not None and fp4.value is not False else fp8
     if narrow is not None and narrow.value is not False:
         preset, used = "fp8", [narrow, bf16, *halving]
+        if draft.flag(fp16):
+            draft.refuse(fp16, f"{narrow.written} beside fp16 weights", "parsim has it beside bf16: --bf16")
         changes |= {"gradients": "bf16"} if halving else {}
         _read_kept(draft, source, changes, used)
         _read_recipe(draft, source, changes, used, fp4=narrow is fp4)

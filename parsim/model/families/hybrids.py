@@ -1,6 +1,6 @@
-"""Decoders whose layers, or some of them, carry a state: RetNet, GLA, Gated DeltaNet, Mamba-2, Qwen3-Next, Nemotron-H.
+"""Decoders whose layers, or some of them, carry a state: RetNet, GLA, Gated DeltaNet, Mamba-2, Qwen3-Next, Nemotron-H, Falcon-H1.
 
-Structure and key names: huggingface/transformers ``models/mamba2``, ``models/qwen3_next``, ``models/nemotron_h``;
+Structure and key names: huggingface/transformers ``models/mamba2``, ``models/qwen3_next``, ``models/nemotron_h``, ``models/falcon_h1``;
 fla-org/flash-linear-attention ``fla/models/retnet``, ``gla``, ``gated_deltanet`` and ``fla/layers``.
 """
 
@@ -21,7 +21,7 @@ _MAMBA_KEYS = {
     "n_groups": "mixer.key_heads", "conv_kernel": "mixer.convolution", "chunk_size": "mixer.chunk",
     "use_conv_bias": "mixer.convolution_bias",
 }  # fmt: skip
-_TIME_STEPS = words("time_step_rank time_step_min time_step_max time_step_floor time_step_limit residual_in_fp32 rescale_prenorm_residual")
+TIME_STEPS = words("time_step_rank time_step_min time_step_max time_step_floor time_step_limit residual_in_fp32 rescale_prenorm_residual")
 
 
 def _pattern(types: list[str], key: str) -> str:
@@ -133,90 +133,8 @@ MAMBA2 = Family(
         "num_heads": "heads mixer.heads", "head_dim": "head_dim mixer.value_dim", "state_size": "mixer.key_dim", **_MAMBA_KEYS,
     },
     stated={"use_bias": (False,), "rms_norm": (True,), "norm_before_gate": (True, False), "hidden_act": ("silu",)},
-    harmless=_TIME_STEPS,
+    harmless=TIME_STEPS,
     adjust=_mamba2,
-)  # fmt: skip
-
-
-def _mamba(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
-    """Channels from ``intermediate_size`` or ``expand``; the step's width is a sixteenth of the hidden size, rounded up, unless said."""
-    hidden, width, rank = int(fields["hidden"]), tree.get("intermediate_size"), tree.get("time_step_rank")
-    mixer = fields.setdefault("mixer", {})
-    mixer["heads"] = int((tree.get("expand") or 2) * hidden) if width is None else width
-    mixer["step_rank"] = -(-hidden // 16) if rank in (None, "auto") else rank
-    return {"expand", "time_step_rank", "intermediate_size"}
-
-
-_SCAN = {"kind": "mamba", "key_heads": 1, "key_dim": 16, "value_dim": 1, "convolution": 4, "convolution_bias": True}
-MAMBA = Family(
-    name="mamba",
-    model_type="mamba",
-    structure={
-        **STRUCTURE, "position": "none", "layer_pattern": "M", "one_sublayer": True, "heads": 1, "tied_embeddings": True, "mixer": _SCAN,
-    },
-    registration=("mixer_norm", "mixer_core", "mixer_in", "mixer_out"),
-    keys={
-        "hidden_size": "hidden", "num_hidden_layers": "layers", "vocab_size": "vocabulary", "tie_word_embeddings": "tied_embeddings",
-        "state_size": "mixer.key_dim", "conv_kernel": "mixer.convolution", "use_conv_bias": "mixer.convolution_bias",
-    },
-    stated={"use_bias": (False,), "hidden_act": ("silu",), "rms_norm": (True,)},
-    harmless=_TIME_STEPS | words(
-        "time_step_scale time_step_init_scheme use_mambapy use_associative_scan d_inner d_model n_layer fused_add_norm "
-        "pad_vocab_size_multiple layer_types"
-    ),
-    adjust=_mamba,
-)  # fmt: skip
-FALCON_MAMBA = MAMBA._replace(
-    name="falcon-mamba",
-    model_type="falcon_mamba",
-    structure={**MAMBA.structure, "mixer": {**_SCAN, "step_norms": "plain"}},
-    harmless=MAMBA.harmless | words("mixer_rms_eps"),
-)
-
-
-def _jamba(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
-    """Attention in one of several layers, Mamba in the others; experts in every n-th."""
-    hidden, layers, rank = int(fields["hidden"]), int(fields["layers"]), tree.get("mamba_dt_rank")
-    period, offset = int(tree.get("attn_layer_period") or 8), tree.get("attn_layer_offset")
-    letters = ["*" if layer % period == (4 if offset is None else offset) else "M" for layer in range(layers)]
-    fields["layer_pattern"] = shortest("".join(letters))
-    fields.setdefault("mixer", {}).update(
-        {"heads": int((tree.get("mamba_expand") or 2) * hidden), "step_rank": -(-hidden // 16) if rank in (None, "auto") else rank}
-    )
-    step, first = int(tree.get("expert_layer_period") or 2), tree.get("expert_layer_offset")
-    if tree.get("num_experts") == 1:
-        fields["experts"] = None
-    elif (1 if first is None else first) != step - 1:
-        message = f"experts in other layers than every {step}th are not supported yet"
-        raise ModelError(Finding(message, "expert_layer_offset", first, f"use {step - 1}"))
-    else:
-        fields.setdefault("experts", {})["every"] = step
-    return set(words(
-        "attn_layer_period attn_layer_offset mamba_dt_rank mamba_expand expert_layer_period expert_layer_offset layer_types "
-        "layers_block_type layers_num_experts"
-    ))  # fmt: skip
-
-
-JAMBA = Family(
-    name="jamba",
-    model_type="jamba",
-    structure={
-        **STRUCTURE, "position": "none", "mixer": {**_SCAN, "step_norms": "weighted"}, "experts": {"count": 16, "top_k": 2, "every": 2},
-        "kv_heads": 8,
-    },
-    registration=(
-        "mixer_core", "mixer_in", "mixer_out", "mixture.router", "mixture.experts", "mlp_up", "mlp_down", "mixer_norm",
-        "query_key_value", "attention_output", "attention_norm", "mlp_norm",
-    ),
-    keys={
-        **GROUPED, "num_experts": "experts.count", "num_experts_per_tok": "experts.top_k", "mamba_d_state": "mixer.key_dim",
-        "mamba_d_conv": "mixer.convolution", "mamba_conv_bias": "mixer.convolution_bias",
-    },
-    stated={"mamba_proj_bias": (False,), "sliding_window": (), "mamba_inner_layernorms": (True,)},
-    harmless=HARMLESS | ROUTER | words(
-        "use_mamba_kernels num_logits_to_keep calc_logits_for_entire_prompt use_mambapy use_associative_scan"
-    ),
-    adjust=_jamba,
 )  # fmt: skip
 
 
@@ -284,11 +202,16 @@ _HYBRID_KEYS = {
 
 def _inner(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     """The width of a head of the mixer: given, or what is left of ``mamba_expand`` times the hidden size."""
+    return _head_of(fields, tree, int((tree.get("mamba_expand") or 2) * int(fields["hidden"])), "mamba_expand x hidden_size")
+
+
+def _head_of(fields: Fields, tree: Mapping[str, Any], width: int, of: str) -> set[str]:
+    """The width of a head of a mixer that is `width` wide."""
     mixer, size = fields.setdefault("mixer", {}), tree.get("mamba_d_head")
-    heads, width = int(mixer.get("heads") or 128), int((tree.get("mamba_expand") or 2) * int(fields["hidden"]))
+    heads = int(mixer.get("heads") or 128)
     mixer["value_dim"] = width // heads if size in (None, "auto") else size
     if not isinstance(mixer["value_dim"], int) or mixer["value_dim"] * heads != width:
-        text = f"mamba_n_heads x mamba_d_head = {heads} x {size} is not mamba_expand x hidden_size = {width}"
+        text = f"mamba_n_heads x mamba_d_head = {heads} x {size} is not {of} = {width}"
         raise ModelError(Finding(text, "mamba_d_head", size, f"use {width // heads}"))
     return {"mamba_d_head", "mamba_expand"}
 
@@ -322,7 +245,7 @@ GRANITE_HYBRID = Family(
     ),
     keys={**GROUPED, **BIASES, **_HYBRID_KEYS, "num_experts_per_tok": "experts.top_k"},
     stated={"mamba_proj_bias": (False,), "normalization_function": ("rmsnorm",)},
-    harmless=HARMLESS | ROUTER | _TIME_STEPS | words("embedding_multiplier logits_scaling residual_multiplier init_method"),
+    harmless=HARMLESS | ROUTER | TIME_STEPS | words("embedding_multiplier logits_scaling residual_multiplier init_method"),
     adjust=together(_inner, _granite_hybrid),
 )  # fmt: skip
 
@@ -342,7 +265,7 @@ BAMBA = Family(
     registration=("mlp_up", "mlp_down", "mixer_norm", "attention_norm", "mlp_norm", *_MIXER, "query_key_value", "attention_output"),
     keys={**GROUPED, **BIASES, **_HYBRID_KEYS, "mlp_bias": "mlp_bias"},
     stated={"mamba_proj_bias": (False,)},
-    harmless=HARMLESS | _TIME_STEPS | words("num_logits_to_keep z_loss_coefficient attn_rotary_emb"),
+    harmless=HARMLESS | TIME_STEPS | words("num_logits_to_keep z_loss_coefficient attn_rotary_emb"),
     adjust=together(_inner, _bamba),
 )
 
@@ -368,6 +291,30 @@ def _nemotron_h(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     )
 
 
+def _falcon_h1(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    """The mixer is ``mamba_d_ssm`` wide, or as wide as ``mamba_expand`` says where that is null."""
+    width = tree.get("mamba_d_ssm", 1024)
+    read = _inner(fields, tree) if width is None else _head_of(fields, tree, int(width), "mamba_d_ssm")
+    return read | {"mamba_d_ssm"}
+
+
+FALCON_H1 = Family(
+    name="falcon-h1",
+    model_type="falcon_h1",
+    structure={
+        **STRUCTURE, "layer_pattern": "H", "scale_residual": True, "scale_logits": True, "scale_projections": True,
+        "mixer": {**GRANITE_HYBRID.structure["mixer"], "gate_norm": False},
+    },
+    registration=("mlp_up", "mlp_down", *_MIXER, "query_key_value", "attention_output", "attention_norm", "mlp_norm"),
+    keys={**GROUPED, **BIASES, **_HYBRID_KEYS, "mlp_bias": "mlp_bias", "mamba_rms_norm": "mixer.gate_norm"},
+    stated={"mamba_proj_bias": (False,), "projectors_bias": (False,)},
+    harmless=HARMLESS | TIME_STEPS | words(
+        "attention_in_multiplier attention_out_multiplier embedding_multiplier key_multiplier lm_head_multiplier mlp_multipliers "
+        "ssm_in_multiplier ssm_multipliers ssm_out_multiplier mamba_norm_before_gate mamba_use_mlp num_logits_to_keep "
+        "mlp_expansion_factor layer_types layers_block_type"
+    ),
+    adjust=_falcon_h1,
+)  # fmt: skip
 NEMOTRON_H = Family(
     name="nemotron-h",
     model_type="nemotron_h",
@@ -390,7 +337,7 @@ NEMOTRON_H = Family(
         "sliding_window": (), "hidden_dropout": (0.0,),
     },
     # the modules that predict further words are in the checkpoint; transformers' class has none
-    harmless=_TIME_STEPS | words(
+    harmless=TIME_STEPS | words(
         "attention_dropout expand mamba_ssm_cache_dtype num_logits_to_keep use_mamba_kernels moe_shared_expert_overlap "
         "mtp_layers_block_type num_nextn_predict_layers partial_rotary_factor"
     ),
@@ -401,14 +348,12 @@ FAMILIES = (
     RETNET,
     GLA,
     GATED_DELTANET,
-    MAMBA,
-    FALCON_MAMBA,
-    JAMBA,
     MAMBA2,
     QWEN3_NEXT,
     QWEN35,
     QWEN35_MOE,
     GRANITE_HYBRID,
     BAMBA,
+    FALCON_H1,
     NEMOTRON_H,
 )

@@ -9,10 +9,9 @@ _LEARNED = "its matrix products have weights of one or two bits"
 
 REFUSED: Mapping[str, str] = {
     "bitnet": _LEARNED,
-    "rwkv": f"{_RECURRENT} (RWKV's time mixing)",
-    "rwkv5": f"{_RECURRENT} (RWKV's time mixing)",
-    "rwkv6": f"{_RECURRENT} (RWKV's time mixing)",
-    "rwkv7": f"{_RECURRENT} (RWKV's time mixing)",
+    "rwkv5": f"{_RECURRENT} (time mixing of RWKV from version 5 on, with a state per head)",
+    "rwkv6": f"{_RECURRENT} (time mixing of RWKV from version 5 on, with a state per head)",
+    "rwkv7": f"{_RECURRENT} (time mixing of RWKV from version 5 on, with a state per head)",
     "recurrent_gemma": f"{_RECURRENT} (the real-gated linear recurrent unit)",
     "xlstm": f"{_RECURRENT} (matrix memory with exponential gates)",
     **dict.fromkeys(
@@ -34,12 +33,12 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("lfm2", "lfm2_moe"), "gated short convolutions in place of attention"),
     "zamba": "attention layers share their weights and read the embedding a second time",
     "zamba2": "attention layers share their weights and read the embedding a second time",
-    "falcon_h1": "attention and a state-space mixer stand side by side in one layer",
     "hymba": "attention and a state-space mixer stand side by side in one layer",
     "minimax": "its linear attention has a gate and residual weights that no operator here has",
     "minimax_text_01": "its linear attention has a gate and residual weights that no operator here has",
     "gemma3n": "per-layer embeddings, alternating updates and layers that share keys and values",
     "gemma3n_text": "per-layer embeddings, alternating updates and layers that share keys and values",
+    "gemma4": "per-layer embeddings and heads of two sizes, beside a tower of images",
     "gemma4_text": "per-layer embeddings and heads of two sizes",
     "deepseek_v4": "compressed sparse attention and hyper-connections",
     "longcat_flash": "experts that compute nothing, and two attentions in a layer",

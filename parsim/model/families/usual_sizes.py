@@ -63,12 +63,14 @@ nomic_bert: hidden_size 768 num_hidden_layers 12 intermediate_size 3072 num_atte
 modernbert: hidden_size 768 num_hidden_layers 22 intermediate_size 1152 num_attention_heads 12 vocab_size 50368
 mamba falcon_mamba: hidden_size 768 num_hidden_layers 32 vocab_size 50280
 jamba: hidden_size 4096 num_hidden_layers 32 intermediate_size 14336 num_attention_heads 32 vocab_size 65536
+rwkv: hidden_size 4096 num_hidden_layers 32 vocab_size 50277
 mamba2: hidden_size 4096 num_hidden_layers 64 vocab_size 32768
 qwen3_next: hidden_size 2048 num_hidden_layers 48 intermediate_size 5632 num_attention_heads 16 vocab_size 151936 num_key_value_heads 2
   num_experts 512 num_experts_per_tok 10 moe_intermediate_size 512 shared_expert_intermediate_size 512
 qwen3_5_text: hidden_size 4096 num_hidden_layers 32 intermediate_size 12288 num_attention_heads 16 vocab_size 248320
 qwen3_5_moe_text: hidden_size 2048 num_hidden_layers 40 num_attention_heads 16 vocab_size 248320
 bamba: hidden_size 4096 num_hidden_layers 32 intermediate_size 14336 num_attention_heads 32 vocab_size 128000
+falcon_h1: hidden_size 4096 num_hidden_layers 32 intermediate_size 14336 num_attention_heads 32 vocab_size 128000 num_key_value_heads 8
 nemotron_h: hidden_size 4096 intermediate_size 21504 num_attention_heads 32 vocab_size 131072 num_key_value_heads 8 n_routed_experts 8
   num_experts_per_tok 2 moe_intermediate_size 7688
 gptj codegen: n_embd 4096 n_layer 28 n_head 16 vocab_size 50400

@@ -34,6 +34,12 @@ class VisionLanguage(NamedTuple):
     """further ones of its text part"""
     tied: bool | None = None
     """whether embedding and head share weights where the whole config says nothing; None: as its text part says"""
+    text_key: str = "text_config"
+    """where the text part stands"""
+    classes: tuple[str, ...] = ()
+    """classes whose names do not end in ForConditionalGeneration"""
+    text_alone: bool = False
+    """a config without ``vision_config`` is of the text alone: the tower that its class would make by itself does not fit its projector"""
 
 
 def _sizes(vision: Tree, hidden: str = "hidden_size", layers: str = "num_hidden_layers", heads: str = "num_attention_heads") -> Fields:
@@ -152,6 +158,15 @@ def _internvl(vision: Tree, tree: Tree, width: int) -> tuple[Fields, Fields]:
     return tower, {"merge": merge, "norm": "layernorm", "norm_merged": True, "first": width}
 
 
+def _internvl_chat(vision: Tree, tree: Tree, width: int) -> tuple[Fields, Fields]:
+    """The files beside InternVL's first weights, with the same tower and projector under other names."""
+    again = {"attention_bias": vision.get("qkv_bias", True), "use_qk_norm": vision.get("qk_normalization", False)}
+    for key in ("use_backbone_lora", "use_llm_lora"):
+        if tree.get(key):
+            raise ModelError(Finding("adapters within the model are not supported yet", f"model.{key}", tree[key], f"use {key}: 0"))
+    return _internvl({**vision, **again}, tree, width)
+
+
 def _llama4(vision: Tree, _: Tree, __: int) -> tuple[Fields, Fields]:
     tower = {
         **_sizes(vision), **_mlp(vision), "activation": "gelu", "position": "rotary", "embedding_norm": True,
@@ -254,11 +269,22 @@ VISION_LANGUAGE: Mapping[str, VisionLanguage] = {
     "smolvlm": VisionLanguage(_idefics3, harmless=_COMMON | {"scale_factor"}),
     "mistral3": VisionLanguage(_mistral3, harmless=_COMMON | _PROJECTED | {"spatial_merge_size"}),
     "internvl": VisionLanguage(_internvl, harmless=_COMMON | _PROJECTED | {"downsample_ratio"}),
-    "llama4": VisionLanguage(_llama4, harmless=_COMMON),
+    "internvl_chat": VisionLanguage(
+        _internvl_chat, harmless=_COMMON
+        | words(
+            "llm_config downsample_ratio select_layer template ps_version dynamic_image_size use_thumbnail force_image_size "
+            "min_dynamic_patch max_dynamic_patch pad2square image_fold use_backbone_lora use_llm_lora system_message img_context_token_id"
+        ),
+        text_key="llm_config", classes=("InternVLChatModel",),
+    ),
+    "llama4": VisionLanguage(_llama4, harmless=_COMMON, text_alone=True),
     "kimi_k25": VisionLanguage(
         _kimi, {"kimi_k2": "deepseek_v3"}, _COMMON
         | words("media_placeholder_token_id use_unified_vision_chunk video_placeholder projection_hidden_size"),
         tied=False,
+    ),
+    "kimi_vl": VisionLanguage(
+        _kimi, {"kimi_vl": "deepseek_v3"}, _COMMON | words("media_placeholder_token_id projection_hidden_size"), tied=False
     ),
     "qwen2_vl": VisionLanguage(_qwen2, _QWEN2, _COMMON),
     "qwen2_5_vl": VisionLanguage(_qwen25, _QWEN2, _COMMON),
