@@ -48,6 +48,8 @@ class Prepared:
     clock: Callable[[Kernel], float]
     local_steps: LocalSteps | None = None
     """where groups of replicas step alone: the step's parts"""
+    local_step: Prepared | None = None
+    """there: a local step, without its share of the exchange"""
 
     @cached_property
     def undisturbed(self) -> Trace:
@@ -83,7 +85,7 @@ class Prepared:
         with collector_paused():
             classes = classes_of(self.plan, self.wires, self.scripts, self.built.background, kinds, changing)
             step = _lowered(self.built, self.clock, self.plan, self.wires, self.scripts, classes, unfolded=False)
-            return replace(step, local_steps=self.local_steps)
+            return replace(step, local_steps=self.local_steps, local_step=self.local_step)
 
 
 def prepare(built: Built, *, unfolded: bool = False, clock: Callable[[Kernel], float] | None = None) -> Prepared:
@@ -97,7 +99,7 @@ def prepare(built: Built, *, unfolded: bool = False, clock: Callable[[Kernel], f
             return step
         local = _local_steps(step)
         job = replace(job, outer_share=local.exposed / local.outer.local_steps)
-        return replace(_written(built, clock, job, wires, unfolded=unfolded), local_steps=local)
+        return replace(_written(built, clock, job, wires, unfolded=unfolded), local_steps=local, local_step=step)
 
 
 def _written(built: Built, clock: Callable[[Kernel], float], job: Plan, wires: Interconnect, *, unfolded: bool) -> Prepared:

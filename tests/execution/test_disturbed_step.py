@@ -289,12 +289,6 @@ def test_what_cannot_be(variability, message):
         job(variability)
 
 
-def test_steps_that_overlap_are_refused():
-    built = job({"jitter": 0.1}, pipeline={"size": 4, "schedule": "pipedream"}, training={"gradient_accumulation": 8})
-    with pytest.raises(InputError, match="not supported yet: random differences under a schedule without a flush"):
-        DisturbedStep(prepare(built))
-
-
 def test_the_scenario_of_a_report_varies_as_its_file_does():
     scenario = load({**job_tree("typical"), "name": "job"}, "variability.gpus.spread=0.03")
     again = load(scenario.document())
