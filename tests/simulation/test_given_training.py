@@ -116,8 +116,8 @@ def test_what_is_cut_off_comes_back_with_its_link() -> None:
     training = job(interval=100.0, policy="elastic", replicas=2, restart=20.0, given=(Given(cause, Strike(150.0), 500.0, (1,)),))
     assert rows(training) == [
         (0, 100, "train", ""), (100, 110, "save", ""), (110, 150, "lost", "link"), (150, 160, "detect", "link"),
-        (160, 180, "restart", "link"), (180, 280, "train", ""), (280, 290, "save", ""), (290, 390, "train", ""), (390, 400, "save", ""), (400, 500, "train", ""),
-        (500, 510, "save", ""), (510, 530, "restart", "rejoin"), (530, 580, "train", ""),
+        (160, 180, "restart", "link"), (180, 280, "train", ""), (280, 290, "save", ""), (290, 390, "train", ""), (390, 400, "save", ""),
+        (400, 500, "train", ""), (500, 510, "save", ""), (510, 530, "restart", "rejoin"), (530, 580, "train", ""),
     ]  # fmt: skip
 
 
