@@ -39,6 +39,8 @@ EVENTS = "events"
 LONGEST_PATH = "longest-path: order, shared links and interference as in the undisturbed step"
 _TOGETHER = 512
 """runs of a program whose results are held at one time"""
+HASHING = "hashing"
+"""the cause that is another cluster, on which the step is prepared again"""
 ALIKE = frozenset({"step"})
 """causes that touch all replicas alike"""
 
@@ -66,6 +68,8 @@ class DisturbedStep:
     def __init__(self, prepared: Prepared, nominal: float | None = None, *, by_events: bool | None = None) -> None:
         self._reading = reading_of(prepared)
         self._known_nominal = nominal
+        self._whole = prepared
+        self._last_hash: tuple[int, DisturbedStep] | None = None
         prepared = prepared if prepared.local_step is None else prepared.local_step
         self._prepared = prepared
         self.variability = prepared.built.variability or Variability()
@@ -73,7 +77,8 @@ class DisturbedStep:
         """those that are on in the scenario"""
         self._drawn = Factors(self.variability)
         self._columns = Columns(prepared.plan)
-        alike = self.causes <= ALIKE or (self.causes <= ALIKE | {"pause"} and self.variability.aligned)
+        drawn = self.causes - {HASHING}
+        alike = drawn <= ALIKE or (drawn <= ALIKE | {"pause"} and self.variability.aligned)
         factors = OpFactors(prepared.plan, prepared.lowering.program, prepared.classes if prepared.folded else None, self._columns)
         size = sum(len(some.ops) * len(factors.columns[some.rank]) for some in factors.kernels)
         size += sum(len(some.ops) * len(some.columns) for some in factors.transfers)
@@ -110,6 +115,25 @@ class DisturbedStep:
     def answers(self, asked: Iterable[tuple[int, Iterable[str]]]) -> list[StepSample]:
         """The steps of runs, each with some causes. As arrays, what is asked of one run shares its draws."""
         samples = [(run, self.causes & frozenset(causes)) for run, causes in asked]
+        hashed = sorted((place for place, (_, causes) in enumerate(samples) if HASHING in causes), key=lambda place: samples[place][0])
+        if hashed:
+            found = {
+                place: self._of_hash(samples[place][0]).answers([(samples[place][0], samples[place][1] - {HASHING})])[0] for place in hashed
+            }
+            others = iter(self._answers([one for place, one in enumerate(samples) if place not in found]))
+            return [found[place] if place in found else next(others) for place in range(len(samples))]
+        return self._answers(samples)
+
+    def _of_hash(self, run: int) -> DisturbedStep:
+        """The step on the cluster of a run, whose flows are hashed onto paths of their own; the last one is kept."""
+        if self._last_hash is None or self._last_hash[0] != run:
+            seed = int(self._drawn.draws.uniform(run, HASHING, EVERYWHERE, 1)[0] * 2**53)
+            step = DisturbedStep(self._whole.hashed_anew(seed), by_events=self.by_events)
+            self._last_hash = run, step
+        return self._last_hash[1]
+
+    def _answers(self, samples: Sequence[tuple[int, frozenset[str]]]) -> list[StepSample]:
+        """The same where all flows take the paths of this cluster."""
         read: list[list[Floats]] = [[] for _ in samples]
         slowest = [SlowestRank(self._prepared.plan.mesh.ranks) for _ in samples]
         with collector_paused():

@@ -21,6 +21,7 @@ from parsim.program.script import Scripts, write
 from parsim.report.local_steps import LocalSteps
 from parsim.report.simulated import Run
 from parsim.scenario.built import Built, clock_of, plan_of, wires_of
+from parsim.scenario.cluster import background_traffic
 from parsim.simulation.engine import Engine, collector_paused
 from parsim.simulation.outer_exchange import exchange_time
 from parsim.simulation.processes import Process
@@ -76,6 +77,12 @@ class Prepared:
             self.plan, self.lowering, trace, self.classes, self.wires.cost, self.folded, micro_batches, 0.0, self.fabric.cost,
             self.local_steps,
         )  # fmt: skip
+
+    def hashed_anew(self, seed: int) -> Prepared:
+        """The same step on a network that hashes its flows by another seed."""
+        cluster = self.built.cluster.hashed_anew(seed)
+        others = background_traffic(cluster, self.built.scenario.settings.cluster.background)
+        return prepare(replace(self.built, cluster=cluster, background=others), unfolded=not self.folded, clock=self.clock)
 
     def apart(self, kinds: Sequence[int], changing: Mapping[int, Hashable] | None = None) -> Prepared:
         """The same step with ranks told apart that differ in `kinds` (one number per rank), though they do the same.
