@@ -136,21 +136,22 @@ class DisturbedStep:
         """The same where all flows take the paths of this cluster."""
         read: list[list[Floats]] = [[] for _ in samples]
         slowest = [SlowestRank(self._prepared.plan.mesh.ranks) for _ in samples]
+        first: dict[int, Disturbance] = {}
         with collector_paused():
             programs = self._programs(samples)
             while some := list(islice(programs, _TOGETHER)):
-                for (place, _), (ends, worst) in zip(some, self._ends([one for _, one in some]), strict=True):
+                for (place, one), (ends, worst) in zip(some, self._ends([one for _, one in some]), strict=True):
+                    first.setdefault(place, one)
                     read[place].append(ends)
                     slowest[place].join(worst)
-        undisturbed = self._undisturbed if samples else np.empty(0)
-        return [
-            StepSample(
-                run,
-                self._reading.seconds(np.array(ends), undisturbed[None], self._disturbance(run, causes), self.nominal),
-                *worst.worst(),
-            )
-            for (run, causes), ends, worst in zip(samples, read, slowest, strict=True)
-        ]
+            return [
+                StepSample(run, self._reading.seconds(np.array(ends), first[place], self._plain), *worst.worst())
+                for place, ((run, _), ends, worst) in enumerate(zip(samples, read, slowest, strict=True))
+            ]
+
+    def _plain(self) -> tuple[Floats, float]:
+        """What is read off where nothing is drawn, and the undisturbed step [s]."""
+        return self._undisturbed, self.nominal
 
     def _programs(self, samples: Sequence[tuple[int, frozenset[str]]]) -> Iterator[tuple[int, Disturbance]]:
         """(place of the sample, disturbance) of every run of the program; those that share draws stand together."""
@@ -169,7 +170,6 @@ class DisturbedStep:
 
     @cached_property
     def _undisturbed(self) -> Floats:
-        """What is read off where nothing is drawn."""
         ((ends, _),) = self._ends([self._disturbance(0, frozenset())])
         return ends
 
@@ -193,7 +193,7 @@ class DisturbedStep:
             cluster = built.cluster
             gpus = drawn.of_gpus(run, max(built.gpus) + 1, cluster.node_of, spread="gpus" in causes, slow_nodes="slow_nodes" in causes)
             ranks = gpus[list(built.gpus)]
-        return Disturbance(drawn, run, causes, ranks, self._of_step(run, causes), self._spans)
+        return Disturbance(drawn, run, causes, ranks, self._of_step(run, causes), self._spans if "pause" in self.causes else ())
 
     def _again(self, one: Disturbance, number: int) -> Disturbance:
         """The same cluster in another step of the same run."""

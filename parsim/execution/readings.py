@@ -6,7 +6,7 @@ draws that change nothing it is that step to the last bit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -24,6 +24,8 @@ from parsim.variability import STATIC
 
 STEP_BITS = 32
 """runs are numbered below 2^32; above that stands which of its local steps a draw is for, of two periods of a million at most"""
+Plain = Callable[[], tuple[Floats, float]]
+"""gives what is read off where nothing is drawn, by watched, and the undisturbed step [s]"""
 
 
 class Reading(Protocol):
@@ -42,7 +44,7 @@ class Reading(Protocol):
     def programs(self, causes: Collection[str]) -> int:
         """How many runs of the program, with draws of their own, one sample needs."""
 
-    def seconds(self, ends: Floats, undisturbed: Floats, disturbance: Disturbance, nominal: float) -> float:
+    def seconds(self, ends: Floats, disturbance: Disturbance, plain: Plain) -> float:
         """The step [s], of what was read off: shape (runs of the program, watched)."""
 
 
@@ -72,7 +74,7 @@ class WholeStep:
     def programs(self, causes: Collection[str]) -> int:
         return 1
 
-    def seconds(self, ends: Floats, undisturbed: Floats, disturbance: Disturbance, nominal: float) -> float:
+    def seconds(self, ends: Floats, disturbance: Disturbance, plain: Plain) -> float:
         return float(ends[0, 0])
 
 
@@ -104,8 +106,9 @@ class SteadyStep:
     def programs(self, causes: Collection[str]) -> int:
         return 1
 
-    def seconds(self, ends: Floats, undisturbed: Floats, disturbance: Disturbance, nominal: float) -> float:
-        (begin, end), (before, after) = ends[0], undisturbed[0]
+    def seconds(self, ends: Floats, disturbance: Disturbance, plain: Plain) -> float:
+        undisturbed, nominal = plain()
+        (begin, end), (before, after) = ends[0], undisturbed
         return nominal * float((end - begin) / (after - before))
 
 
@@ -144,13 +147,15 @@ class LocalPeriod:
         """One period; with exchanges that steps run beside the one before, too, in which the groups drift apart."""
         return self._outer.local_steps * (2 if self._outer.overlap_steps else 1)
 
-    def seconds(self, ends: Floats, undisturbed: Floats, disturbance: Disturbance, nominal: float) -> float:
+    def seconds(self, ends: Floats, disturbance: Disturbance, plain: Plain) -> float:
+        undisturbed, nominal = plain()
         parts = self._prepared.local_steps
         assert parts is not None
         shape = (self._steps, self._outer.size)
         exchanges = np.full(self._steps * self._outer.fragments // self._outer.local_steps, parts.fragment)
-        plain = period(np.broadcast_to(undisturbed, shape), exchanges, self._outer)
-        return nominal * (period(np.broadcast_to(ends, shape), exchanges * self._slowest(disturbance, len(exchanges)), self._outer) / plain)
+        known = period(np.broadcast_to(undisturbed, shape), exchanges, self._outer)
+        drawn = period(np.broadcast_to(ends, shape), exchanges * self._slowest(disturbance, len(exchanges)), self._outer)
+        return nominal * (drawn / known)
 
     def _slowest(self, disturbance: Disturbance, count: int) -> Floats:
         """How many times as long each exchange takes: of the groups of ranks that exchange side by side, the slowest."""
