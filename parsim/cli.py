@@ -32,6 +32,7 @@ from parsim.terminal import (
     Overrides,
     Quiet,
     ReaderGone,
+    SlowGpu,
     TrustCode,
     busy,
     open_streams,
@@ -85,6 +86,7 @@ def run(
     quiet: Quiet = False,
     unfolded: Unfolded = False,
     sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Rank the assumptions by their effect on this answer.")] = False,
+    slow_gpu: SlowGpu = None,
     runs: Annotated[int | None, typer.Option(metavar="N", help="Number of random runs (steps or clusters); reports the spread.")] = None,
     until: Annotated[
         str | None,
@@ -103,7 +105,8 @@ def run(
 
     overrides = [*(overrides or ()), *([] if runs is None else [f"variability.runs={runs}"])]
     scenario = _load(file, overrides, override, trust_code=trust_code)
-    command = _command(file, overrides, override, until, trust_code=bool(scenario.trusted_code))
+    options = {"--until": until, "--slow-gpu": None if slow_gpu is None else f"{slow_gpu:g}"}
+    command = _command(file, overrides, override, options, trust_code=bool(scenario.trusted_code))
     if (searched := scenario.settings.parallel.search) != "none":
         from parsim.commands.plan import found_first
 
@@ -117,9 +120,11 @@ def run(
         if several:
             from parsim.commands.runs import repeated
 
-            report = repeated(scenario, directory, unfolded=unfolded, until=until, workers=workers, dask=dask, quiet=quiet)
+            report = repeated(
+                scenario, directory, unfolded=unfolded, until=until, workers=workers, dask=dask, slow_gpu=slow_gpu, quiet=quiet
+            )
         else:
-            report = simulate(scenario, unfolded=unfolded)
+            report = simulate(scenario, unfolded=unfolded, slow_gpu=slow_gpu)
     report = _signed(report, command)
     if sensitivity:
         from parsim.study.what_if import with_effects
@@ -223,13 +228,16 @@ def _deadlocks(scenario: Scenario, command: str, *, as_json: bool) -> Iterator[N
         raise typer.Exit(error.exit_code) from None
 
 
-def _command(file: str, overrides: Sequence[str] | None, named: Sequence[str] | None, until: str | None, *, trust_code: bool) -> str:
+def _command(
+    file: str, overrides: Sequence[str] | None, named: Sequence[str] | None, options: Mapping[str, str | None], *, trust_code: bool
+) -> str:
     """The command that gives the same report: what was asked, not how to show it; folded or not is in ``simulation``."""
     from shlex import join
 
     blocks = [word for name in named or () for word in ("--override", name)]
-    trust = [*([] if until is None else ["--until", until]), *(["--trust-code"] if trust_code else [])]
-    return printable(join(["parsim", "run", file, *(overrides or ()), *blocks, *trust]))
+    said = [word for option, value in options.items() if value is not None for word in (option, value)]
+    trust = ["--trust-code"] if trust_code else []
+    return printable(join(["parsim", "run", file, *(overrides or ()), *blocks, *said, *trust]))
 
 
 def _signed(report: Report, command: str) -> Report:

@@ -14,6 +14,7 @@ from parsim.errors import Finding, InputError
 from parsim.execution.background_saves import with_saves
 from parsim.execution.faulted import faulted
 from parsim.execution.prepared import Prepared, prepare
+from parsim.execution.slow_gpu import slow_gpu as slow_gpu_in
 from parsim.execution.training_faults import broken_training
 from parsim.kernel import Kernel
 from parsim.parallel.groups import PIPELINE
@@ -27,8 +28,6 @@ from parsim.report.measured import Assumption, Measured, MemoryFacts, ModelFacts
 from parsim.report.memory_facts import CLOSE, memory_of, overfull
 from parsim.report.report import Report
 from parsim.report.simulated import Run
-from parsim.report.steady import steady_period
-from parsim.report.timeline import Timeline
 from parsim.report.training_paths import Player
 from parsim.report.variability import RunStatistics
 from parsim.report.wiring import wiring_of
@@ -44,29 +43,41 @@ from parsim.theory.pipeline import bubble_fraction
 
 
 def simulate(
-    scenario: Scenario | str | Path | Mapping[str, Any], *overrides: str, unfolded: bool = False, trust_code: bool = False
+    scenario: Scenario | str | Path | Mapping[str, Any],
+    *overrides: str,
+    unfolded: bool = False,
+    trust_code: bool = False,
+    slow_gpu: float | None = None,
 ) -> Report:
     """Simulate one training step of a scenario (or of the file or tree it is in, with ``a.b=c`` overrides).
 
     The scenario says its strategy; `parsim.simulate` also searches for one (``parallel: auto``).
     `unfolded` simulates every rank instead of one per class of equal ranks. `trust_code` lets the Python files run that the scenario
-    names (a strategy or a schedule of your own); they can do whatever you can. Raises `ParsimError` subclasses: an
+    names (a strategy or a schedule of your own); they can do whatever you can. `slow_gpu` asks what one GPU at this share of its speed
+    costs. Raises `ParsimError` subclasses: an
     `InputError` with all findings for a scenario that cannot be simulated, `DeadlockError` for a program that stops.
     """
-    return reported(loaded(scenario, overrides, trust_code=trust_code), unfolded=unfolded)
+    return reported(loaded(scenario, overrides, trust_code=trust_code), unfolded=unfolded, slow_gpu=slow_gpu)
 
 
 Repeat = Callable[[Prepared, float], RunStatistics | None]
 """makes the runs of a step that takes so long undisturbed [s]; None: nothing varies"""
 
 
-def reported(scenario: Scenario, *, unfolded: bool = False, repeat: Repeat | None = None, play: Player | None = None) -> Report:
-    """The report of a scenario that is loaded.
+def reported(
+    scenario: Scenario,
+    *,
+    unfolded: bool = False,
+    repeat: Repeat | None = None,
+    play: Player | None = None,
+    slow_gpu: float | None = None,
+) -> Report:
+    """The report of a scenario that is loaded, `slow_gpu` as in `simulate`.
 
     `repeat` makes the runs where it asks for several, and `play` sample paths of its training; else both are made in this process.
     """
     with collector_paused():
-        return _simulated(scenario, unfolded=unfolded, repeat=repeat, play=play)
+        return _simulated(scenario, unfolded=unfolded, repeat=repeat, play=play, slow_gpu=slow_gpu)
 
 
 def loaded(scenario: Scenario | str | Path | Mapping[str, Any], overrides: Sequence[str], *, trust_code: bool) -> Scenario:
@@ -78,7 +89,7 @@ def loaded(scenario: Scenario | str | Path | Mapping[str, Any], overrides: Seque
     return scenario.with_overrides(*overrides) if overrides else scenario
 
 
-def _simulated(scenario: Scenario, *, unfolded: bool, repeat: Repeat | None, play: Player | None) -> Report:
+def _simulated(scenario: Scenario, *, unfolded: bool, repeat: Repeat | None, play: Player | None, slow_gpu: float | None) -> Report:
     built = build(scenario)
     began = perf_counter()
     try:
@@ -87,9 +98,10 @@ def _simulated(scenario: Scenario, *, unfolded: bool, repeat: Repeat | None, pla
         weeks = None if built.weeks is None else with_saves(prepared, run.makespan, built.weeks)
         broken = broken_training(prepared, run.makespan, built.weeks) if built.faults and built.weeks is not None else None
         faults = faulted(prepared, run, partial(_measured, scenario)) if built.faults and built.weeks is None else None
+        slow = None if slow_gpu is None else slow_gpu_in(prepared, run.step_time, slow_gpu)
     except InputError as error:
         raise type(error)(scenario.findings_at(map(_in_scenario, error.findings))) from None
-    measured = _measured(scenario, built, replace(run, wall=perf_counter() - began))
+    measured = replace(_measured(scenario, built, replace(run, wall=perf_counter() - began)), slow_gpu=slow)
     if faults is not None:
         warnings = (*measured.warnings, *scenario.findings_at(faults.warnings))
         measured = replace(measured, faults=faults, warnings=warnings)
@@ -99,6 +111,10 @@ def _simulated(scenario: Scenario, *, unfolded: bool, repeat: Repeat | None, pla
     if broken is not None and weeks is not None:
         warnings = (*measured.warnings, *scenario.findings_at(broken.warnings))
         measured = replace(measured, weeks=broken.of(weeks), weeks_faults=broken.faults, warnings=warnings)
+    if built.slow or runs > 1:
+        from parsim.execution.lone_workers import lone_workers
+
+        measured = replace(measured, workers=partial(lone_workers, prepared, run.step_time))
     report = Report(measured)
     if runs == 1:
         return report
@@ -225,12 +241,7 @@ def step_of(built: Built) -> StepResult:
         if (step := step_from_periods(built)) is not None:
             return step
     run = execute(built, unfolded=not built.report.fold)
-    step_time = run.makespan
-    if run.plan.asynchronous:
-        step_time = steady_period(Timeline(run.trace), run.micro_batches, known=run.plan.parallelism.pipeline.step).step_time(
-            run.micro_batches
-        )
-    return StepResult(built, step_time, run.makespan, "whole", run.plan.training.micro_batches, run)
+    return StepResult(built, run.step_time, run.makespan, "whole", run.plan.training.micro_batches, run)
 
 
 def step_from_periods(built: Built) -> StepResult | None:

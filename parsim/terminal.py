@@ -31,6 +31,12 @@ Overrides = Annotated[
 TrustCode = Annotated[
     bool, typer.Option("--trust-code", help="Run the Python files of a strategy or schedule; or set PARSIM_TRUST_CODE=1.")
 ]
+SlowGpu = Annotated[
+    float | None,
+    typer.Option(
+        "--slow-gpu", metavar="SPEED", min=0.01, max=0.99, help="What one GPU at this share of its speed costs, wherever it is: 0.8."
+    ),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")]
 
 _EVERY = 5.0

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from parsim.errors import Finding, ScenarioError
-from parsim.terminal import Debug, Json, Quiet, TrustCode, Workers, progress, say, say_json
+from parsim.terminal import Debug, Json, Quiet, SlowGpu, TrustCode, Workers, progress, say, say_json
 
 if TYPE_CHECKING:
     from parsim.study.compare import Comparison
@@ -51,6 +51,7 @@ def compare(
         str, typer.Option("--format", metavar="LIST", help="Figures svg, png, pdf and the page html; or none.")
     ] = "svg,html",
     width: Annotated[float, typer.Option(min=2.5, max=20.0, help="Width of the figures [inch]; 3.5 is a column of a paper.")] = 7.0,
+    slow_gpu: SlowGpu = None,
     workers: Workers = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 2 if any cannot be simulated, 3 if any does not fit.")] = False,
     quiet: Quiet = False,
@@ -65,9 +66,10 @@ def compare(
     _check_formats(kinds)
     watch = partial(progress, "Simulating variants", quiet=quiet)
     found = simulated(
-        *items, labels=label or (), named=override or (), baseline=baseline, workers=workers, watch=watch, trust_code=trust_code
-    )
-    found.command = _command(items, override, baseline, label, trust_code=trust_code)
+        *items, labels=label or (), named=override or (), baseline=baseline, workers=workers, watch=watch, trust_code=trust_code,
+        slow_gpu=slow_gpu,
+    )  # fmt: skip
+    found.command = _command(items, override, baseline, label, slow_gpu, trust_code=trust_code)
     if (error := nothing_simulated(found)) is not None:
         raise error
     directory = out if out is not None else None if as_json else OUT / f"compare-{found.stem}"
@@ -97,12 +99,15 @@ def _be_strict(found: Comparison) -> None:
         raise typer.Exit(3)
 
 
-def _command(items: list[str], override: list[str] | None, baseline: str | None, label: list[str] | None, *, trust_code: bool) -> str:
+def _command(
+    items: list[str], override: list[str] | None, baseline: str | None, label: list[str] | None, slow_gpu: float | None, *, trust_code: bool
+) -> str:
     """The command that gives the same comparison."""
     from shlex import join
 
     options = [word for name in override or () for word in ("--override", name)]
     options += ["--baseline", baseline] if baseline is not None else []
     options += [word for name in label or () for word in ("--label", name)]
+    options += ["--slow-gpu", f"{slow_gpu:g}"] if slow_gpu is not None else []
     options += ["--trust-code"] if trust_code else []
     return join(["parsim", "compare", *items, *options])

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parsim.terminal import Debug, Json, Named, Overrides, Quiet, TrustCode, Workers, progress, say, say_json
+from parsim.terminal import Debug, Json, Named, Overrides, Quiet, SlowGpu, TrustCode, Workers, progress, say, say_json
 
 if TYPE_CHECKING:
+    from parsim.scenario import Scenario
     from parsim.study.explain import Explanation
 
 
@@ -29,6 +30,7 @@ def explain(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write explanation.json, what-if.svg, assumptions.svg, roofline.svg there.")
     ] = None,
+    slow_gpu: SlowGpu = None,
     workers: Workers = None,
     quiet: Quiet = False,
     trust_code: TrustCode = False,
@@ -36,13 +38,15 @@ def explain(
 ) -> None:
     """Say why a scenario's step takes so long and what would help; or define a number of the report."""
     from parsim.report.definitions import DEFINITIONS
+    from parsim.scenario import load
 
     if name is None:
         say_json({"parsim": 1, "metrics": list(DEFINITIONS)}) if as_json else say("\n".join(DEFINITIONS))
     elif name in DEFINITIONS or not (overrides or override or out is not None or _is_scenario(name)):
         define(name, as_json=as_json)
     else:
-        _scenario(name, tuple(overrides or ()), tuple(override or ()), out, workers, as_json=as_json, quiet=quiet, trust_code=trust_code)
+        scenario = load(name, *(overrides or ()), named=list(override or ()), trust_code=trust_code)
+        _scenario(scenario, name, out, workers, slow_gpu, as_json=as_json, quiet=quiet)
 
 
 def _is_scenario(name: str) -> bool:
@@ -62,22 +66,13 @@ def define(metric: str, *, as_json: bool) -> None:
 
 
 def _scenario(
-    file: str,
-    overrides: tuple[str, ...],
-    named: tuple[str, ...],
-    out: Path | None,
-    workers: int | None,
-    *,
-    as_json: bool,
-    quiet: bool,
-    trust_code: bool,
+    scenario: Scenario, file: str, out: Path | None, workers: int | None, slow_gpu: float | None, *, as_json: bool, quiet: bool
 ) -> None:
-    from parsim.scenario import load
+    from parsim.report.slow_gpu import SPEED
     from parsim.study.explain import document, text
     from parsim.study.explain import explain as study
 
-    scenario = load(file, *overrides, named=list(named), trust_code=trust_code)
-    found = study(scenario, jobs=workers, watch=partial(progress, "Simulating changes", quiet=quiet))
+    found = study(scenario, slow_gpu=slow_gpu or SPEED, jobs=workers, watch=partial(progress, "Simulating changes", quiet=quiet))
     said: dict[str, Any] | None = document(found) if as_json or out is not None else None
     written = [] if out is None or said is None else _write(found, said, out)
     if as_json and said is not None:

@@ -13,7 +13,15 @@ if TYPE_CHECKING:
 
 
 def repeated(
-    scenario: Scenario, out: Path | None, *, unfolded: bool, until: str | None, workers: int | None, dask: str | None, quiet: bool
+    scenario: Scenario,
+    out: Path | None,
+    *,
+    unfolded: bool,
+    until: str | None,
+    workers: int | None,
+    dask: str | None,
+    slow_gpu: float | None,
+    quiet: bool,
 ) -> Report:
     """The report of a step that is made many times; runs are kept in `out` as they come."""
     from parsim.monte_carlo.stopping import until as enough
@@ -27,6 +35,7 @@ def repeated(
             until=None if until is None else enough(until),
             workers=workers,
             dask=dask,
+            slow_gpu=slow_gpu,
             watch=lambda came, total: progress("Making runs", came, total, quiet=quiet),
         )
     except KeyboardInterrupt:

@@ -136,15 +136,22 @@ def traces(
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Your own jobs.yaml, steps.csv and passes.")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
+    figure: Figure = None,
     debug: Debug = False,
 ) -> None:
     """Compare simulated with recorded steps whose passes are given: who waits for whom, and what stragglers cost."""
-    from parsim.validation.predicted_traces import document, predicted, text
+    from parsim.validation.predicted_traces import document, picture, predicted, text
     from parsim.validation.recorded_steps import recorded_jobs
 
+    suffix = None if figure is None else picture_kind(figure)
     recorded = recorded_jobs(data)
     found = list(progress("Simulating recorded steps", map(predicted, recorded.jobs), len(recorded.jobs), quiet=quiet))
-    say_json(document(found, recorded.source)) if as_json else say(text(found, recorded.source))
+    if figure is not None and suffix is not None:
+        from parsim.report.write import write_file
+
+        write_file(figure, picture(found, suffix))
+    written = "" if figure is None else f"\nWrote {figure}"
+    say_json(document(found, recorded.source)) if as_json else say(text(found, recorded.source) + written)
 
 
 @validations.command()

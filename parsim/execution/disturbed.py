@@ -25,6 +25,7 @@ from parsim.parallel.groups import CONTEXT, TENSOR
 from parsim.simulation.draws import Floats
 from parsim.simulation.engine import collector_paused
 from parsim.simulation.factors import EVERYWHERE, Factors
+from parsim.simulation.lone_workers import LoneWorkers
 from parsim.simulation.longest_path import Chains
 from parsim.simulation.op_factors import Columns, Disturbance, Integers, Kernels, OpFactors
 from parsim.simulation.slowest_rank import SlowestRank
@@ -206,6 +207,16 @@ class DisturbedStep:
     @cached_property
     def _spans(self) -> Sequence[tuple[float, float]]:
         return self._reading.spans(self._prepared)
+
+    def by_worker(self, runs: int, causes: Iterable[str], numbers: int) -> Floats:
+        """What each worker alone costs (`LoneWorkers`) in the first runs, shape (runs, stages, replicas).
+
+        They are `runs`, or as many as arrays of `numbers` hold. For a step whose samples are longest paths.
+        """
+        workers, chosen = LoneWorkers(self._factors, self._columns.count, self._trace), frozenset(causes)
+        count = max(1, min(runs, numbers // max(1, workers.numbers * workers.stages)))
+        with collector_paused():
+            return workers.slowdowns([self._disturbance(run, chosen) for run in range(count)])
 
     # -- by events ------------------------------------------------------------------------------------------------------
 

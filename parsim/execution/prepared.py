@@ -94,6 +94,14 @@ class Prepared:
             step = _lowered(self.built, self.clock, self.plan, self.wires, self.scripts, classes, unfolded=False)
             return replace(step, local_steps=self.local_steps, local_step=self.local_step)
 
+    def slower(self, rank: int, speed: float) -> Prepared:
+        """The same step with the compute of one rank at `speed` of what it is; layers and batch stay split as they are."""
+        with collector_paused():
+            plan = replace(self.plan, slow={**self.plan.slow, rank: speed * self.plan.slow.get(rank, 1.0)})
+            classes = classes_of(plan, self.wires, self.scripts, self.built.background)
+            step = _lowered(self.built, self.clock, plan, self.wires, self.scripts, classes, unfolded=not self.folded)
+            return replace(step, local_steps=self.local_steps)
+
 
 def prepare(built: Built, *, unfolded: bool = False, clock: Callable[[Kernel], float] | None = None) -> Prepared:
     """Plan, fold and lower; the garbage collector rests meanwhile. `clock` instead of that of the job's GPUs. Raises as `simulate`."""

@@ -23,10 +23,12 @@ from parsim.report.estimate import Confidence
 from parsim.report.experts import ExpertFacts
 from parsim.report.faults import Faults
 from parsim.report.local_steps import LocalSteps
+from parsim.report.slow_gpu import SlowGpu
 from parsim.report.steady import SteadyWindow
 from parsim.report.training_faults import TrainingFault
 from parsim.report.variability import RunStatistics
 from parsim.report.wiring import Wiring
+from parsim.report.workers import WorkerSlowdowns
 from parsim.simulation.replay import Mode
 from parsim.simulation.trace import Trace
 
@@ -407,6 +409,10 @@ class Measured:
     """what breaks during the step, and what comes of it; None: nothing"""
     marks: tuple[tuple[float, str], ...] = ()
     """moments that pictures mark: (time [s], text)"""
+    slow_gpu: SlowGpu | None = None
+    """what one slow GPU costs; None: nobody asked"""
+    workers: Callable[[], WorkerSlowdowns | None] | None = None
+    """finds what each worker costs; None: nothing tells them apart"""
     plan: Mapping[str, Any] | None = None
     """what a search says of the strategy; None: it was not searched for"""
     variability: RunStatistics | None = None

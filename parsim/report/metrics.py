@@ -29,6 +29,7 @@ from parsim.report.timeline import (
 
 if TYPE_CHECKING:
     from parsim.report.training_run import TrainingWeeks
+    from parsim.report.workers import WorkerSlowdowns
 
 
 class Metrics:
@@ -48,6 +49,11 @@ class Metrics:
         """What pictures and traces show: the step with its faults, where there are some and it ends."""
         faults = self.measured.faults
         return self if faults is None or faults.measured is None else Metrics(faults.measured())
+
+    @cached_property
+    def workers(self) -> WorkerSlowdowns | None:
+        """What each worker costs, where ranks are slow or differ from run to run."""
+        return None if self.measured.workers is None else self.measured.workers()
 
     # time ------------------------------------------------------------------------------------------------------
 

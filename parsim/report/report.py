@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 UNDEFINED_IN_A_DEADLOCK = (
     "ranks", "experts", "model", "step_time_s", "makespan_s", "period_s", "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu",
     "model_tflops_per_gpu", "hardware_tflops_per_gpu", "mfu", "hfu", "bubble_fraction", "bubble_over_ideal",
-    "bubble_fraction_theory", "estimate", "variability", "breakdown_rank", "bottleneck_rank", "breakdown_s", "critical_path_s",
+    "bubble_fraction_theory", "estimate", "variability", "slow_gpu", "breakdown_rank", "bottleneck_rank", "breakdown_s", "critical_path_s",
     "limiter_kind", "limiter",
     "memory", "schedule", "collectives", "links", "unused_links", "confidence", "cost", *METRICS, "economics",
     "training_run", "plan",
@@ -102,6 +102,7 @@ def document(report: Metrics) -> dict[str, Any]:
         "makespan_s": report.end if window is None else first_makespan(report.timeline, micro_batches),
         "estimate": report.estimate.document(),
         "variability": _variability(report),
+        "slow_gpu": None if measured.slow_gpu is None else measured.slow_gpu.document(),
         "period_s": measured.local_steps.period if measured.local_steps else None if window is None else window.period,
         **({"local_steps": measured.local_steps.document()} if measured.local_steps else {}),
         "samples_per_s": report.samples_per_s,
@@ -150,12 +151,12 @@ def document(report: Metrics) -> dict[str, Any]:
 
 
 def _variability(report: Metrics) -> dict[str, Any] | None:
-    """What many runs of the step say, and what breaks in it; None where neither is asked for."""
-    runs, faults = report.measured.variability, report.measured.faults
-    if runs is None and faults is None:
-        return None
+    """What many runs of the step say, what breaks in it, and what each worker costs; None where there is nothing of that."""
+    runs, faults, workers = report.measured.variability, report.measured.faults, report.workers
     said = {} if runs is None else runs.document(report.measured.model.tokens_per_step)
-    return said if faults is None else said | faults.document()
+    said |= {} if faults is None else faults.document()
+    said |= {} if workers is None else {"by_worker": workers.document()}
+    return said or None
 
 
 def _money(report: Metrics) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from parsim.program.folding import Classes
 from parsim.program.lowering import Lowering
 from parsim.program.program import Collective
 from parsim.report.local_steps import LocalSteps
+from parsim.report.steady import steady_period
+from parsim.report.timeline import Timeline
 from parsim.simulation.trace import Trace
 
 
@@ -83,3 +85,11 @@ class Run:
     def makespan(self) -> float:
         """End of the last op [s]."""
         return self.trace.makespan
+
+    @property
+    def step_time(self) -> float:
+        """One optimizer step in steady state [s]."""
+        if not self.plan.asynchronous:
+            return self.makespan
+        window = steady_period(Timeline(self.trace), self.micro_batches, known=self.plan.parallelism.pipeline.step)
+        return window.step_time(self.micro_batches)

@@ -63,6 +63,7 @@ def _parts(report: Metrics) -> Iterator[RenderableType]:
     yield _headline(report)
     yield _speed(report)
     yield from _variability(report)
+    yield from _stragglers(report)
     yield from _money(report)
     yield from _weeks(report)
     yield from _faults(report)
@@ -140,6 +141,18 @@ def _variability(report: Metrics) -> Iterator[RenderableType]:
     if causes is not None:
         yield _shown(replace(causes, title="What each cause does"))
     yield Padding(_text("\n".join(variability_text.notes(varied)), style="dim"), (1, 0, 0, 0))
+
+
+def _stragglers(report: Metrics) -> Iterator[RenderableType]:
+    """Which worker costs most, and what one slow GPU costs."""
+    if report.workers is not None:
+        yield Padding(_text(report.workers.sentence()), (1, 0, 0, 0))
+    if (slow := report.measured.slow_gpu) is None:
+        return
+    yield Padding(_text(slow.sentence()), (1, 0, 0, 0))
+    if len(slow.places) > 1:
+        yield _shown(slow.table())
+        yield _text("\n".join(slow.notes()), style="dim")
 
 
 def _money(report: Metrics) -> Iterator[RenderableType]:

@@ -33,8 +33,8 @@ _numbers = count()
 def write_outputs(report: Report, directory: str | Path, formats: Iterable[str] = ("json", "svg", "trace", "html")) -> list[Path]:
     """Write the files of `formats` into `directory` (made if needed) and return their paths.
 
-    json: report.json; svg and png: timeline and memory, variability where there are several runs, training, goodput-interval and
-    goodput-size where there is a horizon; trace: trace.json.gz (for ui.perfetto.dev); html: report.html.
+    json: report.json; svg and png: timeline and memory, variability where there are several runs, workers where they differ, training,
+    goodput-interval and goodput-size where there is a horizon; trace: trace.json.gz (for ui.perfetto.dev); html: report.html.
     Either all are written, or none and those of before stay. Raises InputError for an unknown format, or for what the disk refuses.
     """
     chosen = list(dict.fromkeys(formats))
@@ -197,27 +197,21 @@ def _files(report: Report, name: str) -> dict[str, Content]:
     if report.measured.memory.devices:
         files[f"memory.{kind}"] = lambda out: out.write(memory_picture(report, kind))
     if report.measured.variability is not None:
-        files[f"variability.{kind}"] = lambda out: out.write(variability_picture(report, kind))
+        files[f"variability.{kind}"] = partial(_picture, report, "variability", kind)
+    if report.workers is not None:
+        files[f"workers.{kind}"] = partial(_picture, report, "workers", kind)
     if report.training_run is not None:
         for drawn in ("training", "goodput_interval", "goodput_size"):
-            files[f"{drawn.replace('_', '-')}.{kind}"] = partial(_weeks_picture, report, drawn, kind)
+            files[f"{drawn.replace('_', '-')}.{kind}"] = partial(_picture, report, drawn, kind)
     return files
 
 
-def _weeks_picture(report: Metrics, drawn: str, kind: Literal["svg", "png"], out: BinaryIO) -> None:
-    """A figure of the training over weeks, by the name of its method."""
+def _picture(report: Metrics, drawn: str, kind: Literal["svg", "png"], out: BinaryIO) -> None:
+    """A figure by the name of its method."""
     from parsim.report.plots.figure import save
     from parsim.report.plots.plot import Plot
 
     out.write(save(getattr(Plot(report), drawn)(), kind))
-
-
-def variability_picture(report: Metrics, kind: Literal["svg", "png"] = "svg") -> bytes:
-    """How the step spreads over its runs."""
-    from parsim.report.plots.figure import save
-    from parsim.report.plots.plot import Plot
-
-    return save(Plot(report).variability(), kind)
 
 
 def timeline_picture(report: Metrics, kind: Literal["svg", "png"] = "svg") -> bytes:

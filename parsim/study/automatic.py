@@ -47,16 +47,21 @@ _FIRST_BUILDS = 40
 
 
 def simulate(
-    scenario: Scenario | str | Path | Mapping[str, Any], *overrides: str, unfolded: bool = False, trust_code: bool = False
+    scenario: Scenario | str | Path | Mapping[str, Any],
+    *overrides: str,
+    unfolded: bool = False,
+    trust_code: bool = False,
+    slow_gpu: float | None = None,
 ) -> Report:
     """Simulate one training step of a scenario (or of the file or tree it is in, with ``a.b=c`` overrides).
 
     With ``parallel: auto`` the fastest strategy that fits is searched for first, and the report's ``plan`` says what was found.
     `unfolded` simulates every rank instead of one per class of equal ranks. `trust_code` lets the Python files run that the scenario
-    names (a strategy or a schedule of your own); they can do whatever you can. Raises `ParsimError` subclasses: an
+    names (a strategy or a schedule of your own); they can do whatever you can. `slow_gpu` asks what one GPU at this share of its speed
+    costs. Raises `ParsimError` subclasses: an
     `InputError` with all findings for a scenario that cannot be simulated, `DeadlockError` for a program that stops.
     """
-    return reported(decided(loaded(scenario, overrides, trust_code=trust_code)), unfolded=unfolded)
+    return reported(decided(loaded(scenario, overrides, trust_code=trust_code)), unfolded=unfolded, slow_gpu=slow_gpu)
 
 
 def decided(scenario: Scenario, *, within: float = WITHIN, **search: Any) -> Scenario:

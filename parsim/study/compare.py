@@ -69,7 +69,7 @@ class Comparison(ComparisonData):
         return html(self)
 
 
-def compare(
+def compare(  # noqa: PLR0913 - one keyword per option of the command, and who listens
     *sources: Source,
     vary: Mapping[str, Sequence[Any]] | None = None,
     labels: Sequence[str] = (),
@@ -78,6 +78,7 @@ def compare(
     workers: int | None = 1,
     watch: Watch | None = None,
     trust_code: bool = False,
+    slow_gpu: float | None = None,
     jobs: int | None = _NOT_GIVEN,
 ) -> Comparison:
     """Simulate scenarios and put them side by side.
@@ -88,6 +89,7 @@ def compare(
     every file, `baseline` is the label that differences are relative to (default: the first). `workers` processes simulate
     (None: one per CPU; `jobs` is its former name); with one the reports are kept, else `Run.report` simulates again. `watch` is given the
     runs as they come and how many there will be, and passes them on. `trust_code` lets the Python files run that the scenarios name.
+    `slow_gpu` asks of each variant what one GPU at this share of its speed costs.
 
     A variant that cannot be simulated or does not fit stands in the comparison with its reason.
 
@@ -109,8 +111,8 @@ def compare(
         raise ScenarioError(Finding(f"no variant is called {against!r}", "--baseline", against, hint))
     trusted = [replace(variant, trust_code=trust_code) for variant in asked.all]
     processes = min(workers or cpu_count() or 1, len(trusted))
-    look = partial(_look, lanes=max(_FEWEST, min(_MOST, _LANES // len(trusted))), keep=processes == 1)
-    came = map(_run, names, outcomes(trusted, look, jobs=processes, with_scenarios=True))
+    look = partial(_look, lanes=max(_FEWEST, min(_MOST, _LANES // len(trusted))), keep=processes == 1, slow_gpu=slow_gpu)
+    came = map(partial(_run, slow_gpu=slow_gpu), names, outcomes(trusted, look, jobs=processes, with_scenarios=True))
     return Comparison(asked.title, list(came if watch is None else watch(came, len(names))), against, stem=asked.stem)
 
 
@@ -129,16 +131,16 @@ class Simulated(NamedTuple):
     """where it need not be sent between processes: its trace is too much for that"""
 
 
-def _look(scenario: Scenario, *, lanes: int, keep: bool) -> tuple[Simulated, str]:
+def _look(scenario: Scenario, *, lanes: int, keep: bool, slow_gpu: float | None) -> tuple[Simulated, str]:
     """Simulate a scenario, and keep the timelines of so many ranks."""
-    report, lacking = whole(scenario)
+    report, lacking = whole(scenario, slow_gpu=slow_gpu)
     kept = Simulated(report.document(), timeline_data(report, choose(report, lanes)), report if keep else None)
     return kept, lacking
 
 
-def _run(label: str, came: Outcome[Simulated]) -> Run:
+def _run(label: str, came: Outcome[Simulated], *, slow_gpu: float | None) -> Run:
     document, lanes, report = came.answer or (None, None, None)
-    return Run(label, came.scenario, came.status, document, lanes, came.reason, came.findings, report)
+    return Run(label, came.scenario, came.status, document, lanes, came.reason, came.findings, report, slow_gpu)
 
 
 def nothing_simulated(comparison: Comparison) -> ParsimError | None:

@@ -17,7 +17,8 @@ from parsim.study.differences import Compared, Input, has_band, tight
 
 _LONGEST = 60
 """letters of a value in a terminal, before it is cut"""
-_ALWAYS = ("estimate.step_time_s", "step_time_s", "memory.peak_bytes")
+_SLOW = "slow_gpu."
+_ALWAYS = ("estimate.step_time_s", "step_time_s", "memory.peak_bytes", f"{_SLOW}step_time_s", f"{_SLOW}slowdown", f"{_SLOW}idle_gpus")
 _RELATIVE = ("estimate.step_time_s", "memory.peak_bytes")
 _FOLLOWS = ("samples_per_s", "hfu")
 """not shown beside what says the same"""
@@ -98,7 +99,7 @@ def _outcome(comparison: ComparisonData) -> tuple[list[Row], list[Row], list[Row
         if key in _ESTIMATED and f"estimate.{key.removesuffix('_per_gpu')}" in keys:
             continue
         group = money if key.startswith(_MONEY) else memory if key.startswith(_MEMORY) else times
-        group.append(_result(row, f"{row.metric.heading}, simulated" if f"estimate.{key}" in keys else ""))
+        group.append(_result(row, _heading(comparison, row, simulated=f"estimate.{key}" in keys)))
         if (key in _RELATIVE or (key == "step_time_s" and "estimate.step_time_s" not in keys)) and row.differs:
             against = comparison.labels[comparison.baseline]
             cells = [NONE if value is None else "0 %" if value == 0.0 else _signed(value) for value in row.relative]
@@ -106,6 +107,14 @@ def _outcome(comparison: ComparisonData) -> tuple[list[Row], list[Row], list[Row
         if key == "estimate.step_time_s":
             group += _bands(comparison, row)
     return [*times, *_runs(comparison)], memory, money
+
+
+def _heading(comparison: ComparisonData, row: Compared, *, simulated: bool) -> str:
+    """What a row is called: whether it is simulated where another one is estimated, and how slow a slow GPU is."""
+    if row.metric.key == f"{_SLOW}step_time_s":
+        speed = next(one["slow_gpu"]["speed"] for one in comparison.documents if one is not None and one["slow_gpu"] is not None)
+        return f"step, one GPU at {speed:g} of its speed"
+    return f"{row.metric.heading}, simulated" if simulated else row.metric.heading
 
 
 def _bands(comparison: ComparisonData, row: Compared) -> list[Row]:

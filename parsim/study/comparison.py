@@ -51,11 +51,15 @@ class Run:
     """what is wrong with the scenario"""
     kept: Report | None = None
     """the whole report, where it was simulated in this process"""
+    slow_gpu: float | None = None
+    """speed of the slow GPU whose cost is asked for"""
 
     @cached_property
     def report(self) -> Report | None:
         """The whole report with its trace; simulated again where it was simulated in another process."""
-        return self.kept if self.kept is not None or self.document is None or self.scenario is None else simulate(self.scenario)
+        if self.kept is not None or self.document is None or self.scenario is None:
+            return self.kept
+        return simulate(self.scenario, slow_gpu=self.slow_gpu)
 
 
 class ComparisonData:

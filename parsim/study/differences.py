@@ -210,6 +210,11 @@ def _of_runs(name: str) -> Callable[[Document], float | None]:
     return lambda document: None if (runs := runs_of(document)) is None else runs["step_time_s"][name]
 
 
+def _slow_gpu(name: str) -> Callable[[Document], float | None]:
+    """A figure of the step with one slow GPU; None where nobody asked."""
+    return lambda document: None if document.get("slow_gpu") is None else float(document["slow_gpu"][name])
+
+
 def has_band(document: Document | None) -> bool:
     """Whether the estimate is not the simulated step: published runs say how far off it may be, or the step varies."""
     return document is not None and (document["estimate"]["of"] == "bands" or runs_of(document) is not None)
@@ -231,6 +236,9 @@ ESTIMATES: tuple[Metric, ...] = (
 METRICS: tuple[Metric, ...] = (
     Metric("step_time_s", "step time", "s", _of("step_time_s")),
     *(Metric(f"variability.step_time_s.{name}", f"{name} of the runs", "s", _of_runs(name)) for name in ("p50", "p95")),
+    Metric("slow_gpu.step_time_s", "step with one slow GPU", "s", _slow_gpu("step_time_s")),
+    Metric("slow_gpu.slowdown", "  longer by", "share", _slow_gpu("slowdown")),
+    Metric("slow_gpu.idle_gpus", "  as wasteful as idle GPUs", "1", _slow_gpu("idle_gpus")),
     Metric("tokens_per_s", "tokens per second", "1/s", _of("tokens_per_s")),
     Metric("samples_per_s", "samples per second", "1/s", _of("samples_per_s")),
     Metric("tokens_per_s_per_gpu", "tokens per second and GPU", "1/s", _of("tokens_per_s_per_gpu")),

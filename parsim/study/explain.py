@@ -13,7 +13,8 @@ from typing import Any, Literal
 from parsim.report import Report
 from parsim.report.critical_path import Cause
 from parsim.report.measured import Assumption
-from parsim.report.quantities import gib, number, percent, points, seconds, time_unit
+from parsim.report.quantities import gib, percent, points, seconds, time_unit
+from parsim.report.slow_gpu import SPEED
 from parsim.report.statement import money
 from parsim.report.table import Column, Table
 from parsim.report.variability_text import left_out
@@ -22,7 +23,7 @@ from parsim.run import simulate
 from parsim.scenario.build import build
 from parsim.scenario.scenario import Scenario
 from parsim.study.roofline import Roofline, roofline
-from parsim.study.what_if import SLOW_RANK, Watch, WhatIf, by_name, what_ifs, with_effects
+from parsim.study.what_if import Watch, WhatIf, by_name, what_ifs, with_effects
 
 DAY = 86_400.0
 """[s]"""
@@ -55,9 +56,9 @@ class Explanation:
         return " ".join([*_causes_in_words(self), *_changes_in_words(self)])
 
 
-def explain(scenario: Scenario, *, jobs: int | None = None, watch: Watch | None = None) -> Explanation:
-    """Simulate a scenario, then again with each change. Raises what `simulate` raises."""
-    report = simulate(scenario)
+def explain(scenario: Scenario, *, slow_gpu: float = SPEED, jobs: int | None = None, watch: Watch | None = None) -> Explanation:
+    """Simulate a scenario, then again with each change, one GPU at `slow_gpu` of its speed among them. Raises what `simulate` raises."""
+    report = simulate(scenario, slow_gpu=slow_gpu)
     built = build(scenario)
     profiled = isinstance(scenario.tree["model"], dict) and "stages" in scenario.tree["model"]
     return Explanation(
@@ -150,17 +151,15 @@ def _changes_in_words(explanation: Explanation) -> list[str]:
 
 def _straggler(explanation: Explanation) -> str:
     """What one slow GPU costs: the step waits for it, and so do all others."""
-    slow = next((one for one in explanation.what_ifs if one.change.name.startswith(SLOW_RANK) and one.effect > SMALL), None)
-    if slow is None:
+    report = explanation.report
+    slow = report.measured.slow_gpu
+    if slow is None or slow.slowdown(slow.worst) <= SMALL:
         return ""
-    report, lost = explanation.report, 1.0 - explanation.report.step_time / slow.step_time
-    cost = ""
+    said = slow.sentence()
     if report.bill is not None and report.bill.cost_per_step is not None and report.bill.time_per_step:
-        cost = f", or {money(lost * report.bill.cost_per_step / report.bill.time_per_step * DAY, report.bill.economics.currency)} a day"
-    idle = number(lost * report.measured.ranks.total)
-    return (
-        f"With {slow.change.name} the step would take {seconds(slow.step_time)} ({_signed(slow)}): as wasteful as {idle} idle GPUs{cost}."
-    )
+        a_day = report.bill.cost_per_step / report.bill.time_per_step * DAY
+        said += f" That is {money(slow.lost(slow.worst) * a_day, report.bill.economics.currency)} a day."
+    return said
 
 
 def _signed(one: WhatIf) -> str:

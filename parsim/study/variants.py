@@ -153,9 +153,9 @@ def document(scenario: Scenario) -> tuple[dict[str, Any], str]:
     return report.document(), lacking
 
 
-def whole(scenario: Scenario) -> tuple[Report, str]:
-    """Look at a scenario: its report."""
-    report = simulate(scenario)
+def whole(scenario: Scenario, *, slow_gpu: float | None = None) -> tuple[Report, str]:
+    """Look at a scenario: its report, `slow_gpu` as in `parsim.run.simulate`."""
+    report = simulate(scenario, slow_gpu=slow_gpu)
     return report, "" if report.fits else report.limiter
 
 

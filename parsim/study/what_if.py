@@ -18,6 +18,7 @@ from parsim.parallel.settings import Host
 from parsim.parallel.shares import MEETING_ONCE
 from parsim.report import Report
 from parsim.report.measured import Assumption, Effect
+from parsim.report.slow_gpu import SPEED
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
 from parsim.scenario.files import find, names, read
@@ -29,12 +30,8 @@ from parsim.units import parse
 Overrides = tuple[str, ...]
 """``KEY=VALUE`` words as on the command line"""
 Watch = Callable[[Iterable[Outcome[Figures]], int], Iterable[Outcome[Figures]]]
-STRAGGLER = 0.8
-"""speed of the slow rank"""
 _BOUNDLESS = "1 EB/s"
 """of an ideal link"""
-SLOW_RANK = "rank "
-"""how the name of that change begins"""
 _FREE = 1e6
 """times as fast: an ideal link"""
 _NVLINKS = (("nvlink3", 12, 2021), ("nvlink4", 18, 2023), ("nvlink5", 18, 9999))
@@ -116,9 +113,12 @@ def changes(scenario: Scenario, report: Report) -> Iterator[Change]:
         yield from _recipe(built, report)
         yield from _uneven(scenario, built)
     yield from _overlap(built)
-    slow = [*scenario.tree["variability"]["slow"], {"rank": report.bottleneck_rank, "speed": STRAGGLER}]
-    if report.bottleneck_rank not in built.slow:
-        yield Change(f"{SLOW_RANK}{report.bottleneck_rank} at {STRAGGLER:g} of its speed", (f"variability.slow={flow(slow)}",))
+    asked = report.measured.slow_gpu
+    rank, speed = (report.bottleneck_rank, SPEED) if asked is None else (asked.worst.rank, asked.speed)
+    if rank not in built.slow:
+        slow = [*scenario.tree["variability"]["slow"], {"rank": rank, "speed": speed}]
+        known = ", and the batch balanced for it" if scenario.settings.parallel.data.batch_split == "balanced" else ""
+        yield Change(f"rank {rank} at {speed:g} of its speed{known}", (f"variability.slow={flow(slow)}",))
     yield from _lost_nic(built, report)
 
 

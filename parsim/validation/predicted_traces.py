@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import fsum
 from statistics import fmean, pstdev
-from typing import Any
+from typing import Any, Literal
 
 from parsim.parallel.schedules import schedule
 from parsim.parallel.schedules.slot import Slot, SlotKind
 from parsim.program.unit_times import unit_program
 from parsim.report.table import Column, Content, Table
+from parsim.report.workers import WorkerSlowdowns
 from parsim.simulation.engine import Engine, collector_paused
 from parsim.simulation.no_interconnect import NoInterconnect
 from parsim.validation.recorded_steps import RecordedJob, RecordedStep, Times
@@ -56,6 +57,8 @@ class PredictedJob:
     by_stage: tuple[float, ...]
     """mean step where only this stage is as recorded [s]"""
     by_replica: tuple[float, ...]
+    by_worker: tuple[tuple[float, ...], ...]
+    """by stage and replica, mean step where only this worker is as recorded [s]"""
 
     @property
     def errors(self) -> tuple[float, ...]:
@@ -66,6 +69,11 @@ class PredictedJob:
     def slowdown(self) -> float:
         """Mean step over that without stragglers."""
         return fmean(self.spans) / self.without_stragglers
+
+    @property
+    def workers(self) -> WorkerSlowdowns:
+        """What each worker costs."""
+        return WorkerSlowdowns(tuple(tuple(time / self.without_stragglers - 1.0 for time in row) for row in self.by_worker))
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -79,6 +87,7 @@ class PredictedJob:
             "slowdown": {"published": job.slowdown, "predicted": self.slowdown},
             "slowdown_by_stage": _pairs(job.slowdown_by_stage, self.by_stage, ideal),
             "slowdown_by_replica": _pairs(job.slowdown_by_replica, self.by_replica, ideal),
+            "slowdown_by_worker": [[time / ideal for time in row] for row in self.by_worker],
             "rows": [
                 {"step": step.number, "measured_s": step.compute_span, "predicted_s": span, "whole_step_s": step.whole}
                 for step, span in zip(job.steps, self.spans, strict=True)
@@ -101,12 +110,14 @@ def predicted(job: RecordedJob) -> PredictedJob:
             ]
 
         recorded = spans(lambda times, _: times)
-        by_stage = [
-            fmean(max(one) for one in spans(lambda times, mean, s=s: _only(times, s, mean)))  # type: ignore[misc] # s is bound here
+        stages = [
+            spans(lambda times, mean, s=s: _only(times, s, mean))  # type: ignore[misc] # s is bound here
             for s in range(job.stages)
         ]
+    by_stage = [fmean(map(max, steps)) for steps in stages]
+    by_worker = [tuple(fmean(max(one[r], ideal) for one in steps) for r in range(job.replicas)) for steps in stages]
     by_replica = [fmean(max(one[r], ideal) for one in recorded) for r in range(job.replicas)]
-    return PredictedJob(job, tuple(map(max, recorded)), ideal, tuple(by_stage), tuple(by_replica))
+    return PredictedJob(job, tuple(map(max, recorded)), ideal, tuple(by_stage), tuple(by_replica), tuple(by_worker))
 
 
 def _replicas(step: RecordedStep) -> Iterator[tuple[Times, Times]]:
@@ -151,9 +162,24 @@ def text(jobs: list[PredictedJob], source: str) -> str:
         "",
         _slowdown_table(jobs).text(),
         "",
+        *(
+            f"{one.job.name}: the worst worker alone is {one.workers.name(*worst)}, +{100 * one.workers.most:.3g} %"
+            for one in jobs
+            if (worst := one.workers.worst) is not None
+        ),
+        "",
         f"Source: {source}",
     ]
     return "\n".join(lines)
+
+
+def picture(jobs: list[PredictedJob], kind: Literal["svg", "png"]) -> bytes:
+    """A heat map of each job: how much longer a mean step is with one worker alone as recorded."""
+    from parsim.report.plots.figure import save
+    from parsim.report.plots.workers import workers_figures
+
+    maps = [(f"{one.job.name}: {one.job.title}", one.workers) for one in jobs]
+    return save(workers_figures(maps, "Stragglers in recorded steps: what each worker costs alone"), kind)
 
 
 def _steps_table(jobs: list[PredictedJob]) -> Table:

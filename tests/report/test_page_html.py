@@ -40,6 +40,8 @@ def numbers(text):
 
 def lookup(document, key):
     for part in key.split("."):
+        if document is None:
+            return None
         document = document[int(part)] if isinstance(document, list) else document[part]
     return document
 

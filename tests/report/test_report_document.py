@@ -19,7 +19,7 @@ from parsim.simulation.trace import LinkUse
 GIB = 2**30
 
 CONTRACT = {
-    "": "parsim version provenance scenario ranks experts model step_time_s makespan_s estimate variability period_s samples_per_s"
+    "": "parsim version provenance scenario ranks experts model step_time_s makespan_s estimate variability slow_gpu period_s samples_per_s"
     " tokens_per_s tokens_per_s_per_gpu model_tflops_per_gpu hardware_tflops_per_gpu mfu hfu bubble_fraction bubble_over_ideal"
     " bubble_fraction_theory breakdown_rank bottleneck_rank breakdown_s critical_path_s limiter_kind limiter memory schedule"
     " collectives links unused_links confidence"

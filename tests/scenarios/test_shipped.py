@@ -55,7 +55,7 @@ KEYS = {
         "limiter_kind", "limiter", "memory", "schedule", "collectives", "links", "unused_links", "confidence", "cost", "energy_J",
         "time_to_train_s", "gpu_hours", "goodput", "steps_to_train", "gpu_hours_billed", "cost_per_step", "cost_per_million_tokens",
         "cost_per_million_samples", "cost_to_train", "energy_per_step_J", "energy_per_token_J", "co2_kg", "economics",
-        "training_run", "assumptions", "warnings", "simulation", "estimate", "variability",
+        "training_run", "assumptions", "warnings", "simulation", "estimate", "variability", "slow_gpu",
     },
     "provenance": {"catalogue_sha256", "command", "trusted_code", "python"},
     "scenario": {"name", "model", "training", "parallel", "cluster", "software", "variability", "economics", "report", "assumptions"},

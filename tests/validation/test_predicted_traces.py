@@ -73,6 +73,19 @@ def test_what_stragglers_cost(found, name, published, within):
     assert np.argmax(replicas) == np.argmax(job.slowdown_by_replica)
 
 
+def test_the_worst_worker_is_the_one_that_was_slowed(found):
+    """AR: one worker was slowed on purpose, and no other cell of the map has any colour. ST: the last stage, of both replicas."""
+    slowed = found["AR"].workers
+    assert slowed.worst == (0, 0)
+    assert np.count_nonzero(np.round(slowed.slowdown, 3)) == 1
+    assert np.argwhere(np.round(found["ST"].workers.slowdown, 3)).tolist() == [[3, 0], [3, 1]]
+    for one in found.values():  # a stage costs at least what its worst worker costs
+        workers = np.array(one.by_worker)
+        assert workers.shape == (one.job.stages, one.job.replicas)
+        assert np.all(workers.max(axis=1) <= np.maximum(one.by_stage, one.without_stragglers) * (1 + 1e-12))
+    assert "AR: the worst worker alone is stage 0 of replica 0, +98.1 %" in text(list(found.values()), "")
+
+
 def one_f_one_b(forward, backward, message=0.0):
     """A second way to compute: a recurrence over the passes of 1F1B, all replicas at once; arrays [replica, stage, micro-batch]."""
     stages, count = forward.shape[1:]

@@ -86,6 +86,9 @@ def metrics(entries: Sequence[ShownRun]) -> str:
         if all(value is None for value in values):
             continue
         title = f"{metric.title}, simulated" if estimated and metric.key in _SIMULATED else metric.title
+        if metric.key == "slow_gpu.step_time_s":
+            speed = next(entry.report.measured.slow_gpu.speed for entry in entries if entry.report.measured.slow_gpu is not None)
+            title = f"Step, one GPU at {speed:g} of its speed"
         row = _figures(metric, title, values, [entry.report.fits for entry in entries])
         if metric.key in aside:
             folded.append(row)

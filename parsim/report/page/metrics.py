@@ -53,6 +53,8 @@ ESTIMATES = (
 """shown where a run has a band of published runs"""
 METRICS = (
     PageMetric("step_time_s", "Step time", seconds),
+    PageMetric("slow_gpu.step_time_s", "Step with one slow GPU", seconds, definition="slow_gpu"),
+    PageMetric("slow_gpu.slowdown", "Longer by that slow GPU", percent, share=True, definition="slow_gpu"),
     PageMetric("mfu", "MFU", percent, share=True),
     PageMetric("hfu", "HFU", percent, share=True),
     PageMetric("memory.peak_bytes", "Peak memory", _gib),
@@ -87,7 +89,7 @@ def value_of(report: Metrics, document: Mapping[str, Any], metric: PageMetric) -
         return exposed_share(report)
     value: Any = document
     for part in metric.key.split("."):
-        value = value[part]
+        value = None if value is None else value[part]
     return value
 
 

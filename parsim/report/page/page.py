@@ -19,7 +19,7 @@ from parsim.report.page.payload import Payload, payload, text
 from parsim.report.page.sections import money
 from parsim.report.page.topology import topology
 from parsim.report.page.training import training
-from parsim.report.page.variability import variability
+from parsim.report.page.variability import slow_gpu, stragglers, variability
 from parsim.report.verdict import recipe
 
 if TYPE_CHECKING:
@@ -99,6 +99,8 @@ def _one(entry: ShownRun, data: Payload) -> str:
             _Part("training-section", _weeks_title(report), training(report)),
             _Part("faults-section", "Faults", sections.faults(report)),
             _Part("variability", "The step with variability", variability(report)),
+            _Part("stragglers", "Stragglers: what each worker costs", stragglers(report)),
+            _Part("slow-gpu", "What one slow GPU costs", slow_gpu(report)),
             _Part("step", "Where the step goes", sections.breakdown(report)),
             _Part("timeline-section", "Timeline", _timeline([data])),
             _Part("memory-section", "Memory", _memory([entry]) + sections.memory(report)),

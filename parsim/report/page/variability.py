@@ -1,9 +1,10 @@
-"""How the step spreads over its runs: pictures that follow the page's light and dark, and the same as tables."""
+"""How the step spreads over its runs, and what one slow GPU costs: pictures that follow the page's light and dark, and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from html import escape
+from itertools import product
 from typing import TYPE_CHECKING
 
 from parsim.report import variability_text as words
@@ -13,10 +14,19 @@ from parsim.report.variability import RunStatistics, Spread
 
 if TYPE_CHECKING:
     from parsim.report.metrics import Metrics
+    from parsim.report.workers import WorkerSlowdowns
 
 _WIDTH, _HEIGHT = 620, 206
 _LEFT, _RIGHT, _TOP, _BOTTOM = 12, 12, 50, 24
 _ROW, _NAMES = 24, 150
+_STAGES, _CELLS = 72, 24
+"""where the cells of a heat map begin"""
+_SCALE = 204
+"""from its begin to the end of what stands behind it"""
+_SEEN = 0.005
+"""share of the whole colour below which there is none"""
+_TOLD = 1024
+"""cells of a heat map that are all named where one points at them"""
 
 
 def variability(report: Metrics) -> str:
@@ -31,6 +41,73 @@ def variability(report: Metrics) -> str:
         f'<div class="spreads">{pictures}</div>{words.spreads(varied).html("spread", sortable=False)}'
         f"{'' if table is None else table.html('causes')}{said}"
     )
+
+
+def stragglers(report: Metrics) -> str:
+    """What each worker costs alone: a heat map; empty where nothing tells them apart."""
+    if (workers := report.workers) is None:
+        return ""
+    notes = "".join(f"<p>{escape(note)}</p>" for note in workers.notes())
+    said = workers.sentence().removeprefix("Stragglers: ")
+    return f'<p>{escape(said[:1].upper() + said[1:])}</p><div class="spreads">{_heat_map(workers)}</div>{notes}'
+
+
+def _heat_map(workers: WorkerSlowdowns) -> str:
+    """Stages downwards, replicas across; the more a worker costs, the more colour it has, and the worst one is framed."""
+    stages, replicas, most = workers.stages, workers.replicas, workers.most or 1.0
+    wide, high = min(60.0, (_WIDTH - _STAGES - _RIGHT) / replicas), min(26.0, max(6.0, 320.0 / stages))
+    gap = 1.0 if wide > 4 else 0.0
+    cell = f'width="{wide - gap:.1f}" height="{high - gap:.1f}"'
+    cells = []
+    for stage, replica in product(range(stages), range(replicas)):
+        shade = max(0.0, workers.slowdown[stage][replica]) / most
+        if shade < _SEEN:
+            continue  # as the ground that all stand on
+        told = f"{escape(workers.name(stage, replica))}: {_longer(workers.slowdown[stage][replica])}"
+        title = f"<title>{told}</title>" if stages * replicas <= _TOLD else ""
+        x, y = _STAGES + replica * wide, _CELLS + stage * high
+        cells.append(f'<rect x="{x:.1f}" y="{y:.1f}" {cell} fill-opacity="{shade:.2f}">{title}</rect>')
+    frame = ""
+    if workers.worst is not None:
+        off = 0.0 if wide > 8 else 2.0  # else it would hide what it frames
+        x, y = _STAGES + workers.worst[1] * wide - off, _CELLS + workers.worst[0] * high
+        frame = f'<path class="mark" d="M{x:.1f} {y:.1f}h{wide - gap + 2 * off:.1f}v{high - gap:.1f}h{gap - wide - 2 * off:.1f}z"/>'
+    ground = f'<rect class="ground" x="{_STAGES}" y="{_CELLS}" width="{replicas * wide - gap:.1f}" height="{stages * high - gap:.1f}"/>'
+    ground += f'<rect class="ground" x="{_WIDTH - _RIGHT - _SCALE}" y="4" width="109" height="12"/>'
+    drawn = f'{ground}<g fill="{style.VERMILION}">{"".join(cells)}{_scale()}</g>{frame}{_ticks(workers, wide, high)}'
+    return _svg("How much longer the step is with one worker alone as it is", _CELLS + stages * high + 22, drawn, "spread map")
+
+
+def _ticks(workers: WorkerSlowdowns, wide: float, high: float) -> str:
+    """The numbers of stages and replicas, and the ends of the scale."""
+    stages, replicas = workers.stages, workers.replicas
+    bottom = _CELLS + stages * high + 16
+    said: list[tuple[float, float, str, str]] = [(_STAGES - 6, 14.0, "end", "stage")] if stages > 1 else []
+    said += [(_STAGES - 6, _CELLS + (n + 0.5) * high + 4, "end", str(n)) for n in range(0, stages, -(-stages // 16)) if stages > 1]
+    said += [(_STAGES - 10, bottom, "end", "replica")]
+    said += [(_STAGES + (n + 0.5) * wide, bottom, "middle", str(n)) for n in range(0, replicas, -(-replicas // 8))]
+    said += [(_WIDTH - _RIGHT - _SCALE - 6, 15.0, "end", "0"), (_WIDTH - _RIGHT, 15.0, "end", _longer(workers.most))]
+    return "".join(f'<text class="soft" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{word}</text>' for x, y, anchor, word in said)
+
+
+def _scale() -> str:
+    """From no colour to all of it."""
+    return "".join(
+        f'<rect x="{_WIDTH - _RIGHT - _SCALE + 22 * step}" y="4" width="21" height="12" fill-opacity="{step / 4:.2f}"/>'
+        for step in range(5)
+    )
+
+
+def _longer(share: float) -> str:
+    return f"{100 * share:+.3g} %" if share else "0"
+
+
+def slow_gpu(report: Metrics) -> str:
+    """The step with one GPU slower, by where it is; empty where nobody asked."""
+    if (slow := report.measured.slow_gpu) is None:
+        return ""
+    notes = "".join(f"<p>{escape(note)}</p>" for note in slow.notes())
+    return f"<p>{escape(slow.sentence())}</p>{slow.table().html('slow-gpu-places', sortable=False)}{notes}"
 
 
 def _histogram(varied: RunStatistics) -> str:
@@ -87,7 +164,7 @@ def _tornado(varied: RunStatistics) -> str:
     bars = [(words.CAUSES.get(one.cause, one.cause), one.alone_s - nominal, -one.exposed_s) for one in varied.causes]
     reach = max(abs(value) for _, *values in bars for value in values) or nominal
     middle = _NAMES + (_WIDTH - _NAMES) / 2
-    half = (_WIDTH - _NAMES) / 2 - 62
+    half = (_WIDTH - _NAMES) / 2 - 72
     parts = []
     for row, (name, alone, removed) in enumerate(bars):
         top = 30 + row * _ROW
@@ -112,8 +189,8 @@ def _tornado(varied: RunStatistics) -> str:
     return _svg("What each cause does to the mean step", height, "".join(parts) + heads)
 
 
-def _svg(label: str, height: float, drawn: str) -> str:
+def _svg(label: str, height: float, drawn: str, name: str = "spread") -> str:
     return (
-        f'<figure><figcaption class="soft">{escape(label)}</figcaption><svg class="spread" role="img" aria-label="{escape(label)}"'
+        f'<figure><figcaption class="soft">{escape(label)}</figcaption><svg class="{name}" role="img" aria-label="{escape(label)}"'
         f' viewBox="0 0 {_WIDTH} {height}">{drawn}</svg></figure>'
     )

@@ -125,6 +125,16 @@ class Plot:
             raise InputError(Finding("one run does not spread", "variability.runs", 1, "simulate several: variability.runs=200"))
         return variability_figure(varied, report.measured.name if title is None else title, inches(width))
 
+    def workers(self, *, width: str | float = PAGE, title: str | None = None) -> Figure:
+        """What each stage of each replica costs alone, as a heat map; raises `InputError` where nothing tells them apart."""
+        from parsim.report.plots.workers import workers_figure
+
+        report = self._report
+        if (workers := report.workers) is None:
+            hint = "name slow ranks (variability.slow), or simulate several runs: variability.profile=typical variability.runs=200"
+            raise InputError(Finding("all workers are alike", "variability", None, hint))
+        return workers_figure(workers, f"{report.measured.name}: stragglers" if title is None else title, inches(width))
+
     def training(self, *, width: str | float = PAGE, title: str | None = None) -> Figure:
         """The training over weeks: where its time goes, and a tick for every failure; raises `InputError` without a horizon."""
         from parsim.report.plots.training import training_figure

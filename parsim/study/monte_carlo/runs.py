@@ -36,7 +36,7 @@ Watch = Callable[[Iterable[Any], int], Iterable[Any]]
 """is given the runs as they come and how many there will be; passes them on"""
 
 
-def simulate_runs(
+def simulate_runs(  # noqa: PLR0913 - one keyword per option of the command, who simulates it, and who listens
     scenario: Scenario,
     *,
     unfolded: bool = False,
@@ -46,12 +46,13 @@ def simulate_runs(
     executor: Executor | None = None,
     dask: str | None = None,
     watch: Watch | None = None,
+    slow_gpu: float | None = None,
 ) -> Report:
     """Simulate a scenario, and its step as often as ``variability.runs`` says, or less often where `until` says that it is enough.
 
     `workers` processes make the runs (1: this one; None: one per CPU where this one would take long), or any `executor`, or the Dask
     scheduler at address `dask`: the answer is the same to the last bit. Runs are kept in the directory `out` as they come; what is there
-    is not made again.
+    is not made again. `slow_gpu` as in `parsim.run.simulate`.
 
     Raises as `parsim.run.simulate`; ParsimError: the workers cannot work.
     """
@@ -67,7 +68,7 @@ def simulate_runs(
             return _Answers(scenario, sampler, journal, hands, watch, unfolded=unfolded, patient=patient)
 
         play = partial(played, hands=hands, patient=patient, watch=watch or (lambda came, _: came))
-        return reported(scenario, unfolded=unfolded, repeat=partial(repeated, answer=answer, until=until), play=play)
+        return reported(scenario, unfolded=unfolded, repeat=partial(repeated, answer=answer, until=until), play=play, slow_gpu=slow_gpu)
 
 
 def _hands(stack: ExitStack, work: int, crew_of: Callable[[int], Crew]) -> Crew:

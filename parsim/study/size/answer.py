@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parsim.errors import Finding
+from parsim.report.slow_gpu import SlowGpu
 from parsim.study.size.prices import PriceTag
 from parsim.study.size.question import Assumed, Question, Recipe
 from parsim.study.size.recommendation import recommendation
@@ -79,6 +80,13 @@ class AnswerData:
     machines: tuple[Sized, ...]
     interrupted: bool = False
     """the user ended it before everything was looked at"""
+    slow_gpu: SlowGpu | None = None
+    """what one slow GPU costs the best option, where machines or steps differ; None: they do not, or nobody asked"""
+
+    @property
+    def slow_goodput(self) -> float | None:
+        """Goodput of the best option with one slow GPU at its worst place; None where that is not known."""
+        return None if self.slow_gpu is None else self.ranked[0].goodput * (1.0 - self.slow_gpu.lost(self.slow_gpu.worst))
 
     def document(self) -> dict[str, Any]:
         """As `parsim size --json` prints it."""
@@ -158,6 +166,7 @@ def document(answer: AnswerData) -> dict[str, Any]:
         "interrupted": answer.interrupted,
         "prices": [tag.document() for tag in answer.prices],
         "ranked": [one.document() for one in answer.ranked],
+        "slow_gpu": None if answer.slow_gpu is None else {**answer.slow_gpu.document(), "goodput": answer.slow_goodput},
         "ties": [tie.document() for tie in answer.ties],
         "machines": [_machine(sized) for sized in answer.machines],
         "pareto": [{"machine": one.machine, "gpus": one.gpus} for one in front(answer.everything)],

@@ -1,4 +1,4 @@
-"""The step of a configuration where machines and steps differ: the median of a few runs, in the place of the undisturbed step."""
+"""A configuration where machines and steps differ: the median of a few runs in the place of its step, and what one slow GPU costs it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 from parsim.execution.disturbed import DisturbedStep
 from parsim.execution.prepared import prepare
+from parsim.execution.slow_gpu import slow_gpu
 from parsim.report.order_statistics import quantile
+from parsim.report.slow_gpu import SPEED, SlowGpu
 from parsim.scenario.build import build
 from parsim.scenario.load import load
 from parsim.study.size.strategies import Configuration, Runs
@@ -39,3 +41,9 @@ def disturbed(one: Configuration, variability: Mapping[str, Any], runs: int, *, 
         runs=Runs(len(times), times[0] / middle, times[-1] / middle, "" if not step.causes else step.method),
         tree=tree,
     )
+
+
+def with_slow_gpu(one: Configuration, *, trust_code: bool = False) -> SlowGpu | None:
+    """What one slow GPU costs the undisturbed step of a configuration."""
+    prepared = prepare(build(load(one.tree, trust_code=trust_code)))
+    return slow_gpu(prepared, prepared.run().step_time, SPEED)

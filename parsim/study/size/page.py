@@ -82,7 +82,7 @@ def _tiles(best: Configuration, answer: AnswerData) -> str:
         ),
         ("Cost", NONE if best.cost is None else money(best.cost, answer.question.currency), basis(answer.prices)),
         ("Step", seconds(best.step_time), f"{'undisturbed' if best.runs is not None else 'simulated'} {seconds(best.simulated_step_time)}"),
-        ("Goodput", percent(best.goodput), "useful time over all time"),
+        ("Goodput", percent(best.goodput), f"useful time over all time{_with_slow_gpu(answer)}"),
         ("Memory to spare", f"{gib(best.headroom)} GiB", "tight: published peaks reach beyond" if best.tight else "on the fullest GPU"),
     ]
     return (
@@ -93,6 +93,11 @@ def _tiles(best: Configuration, answer: AnswerData) -> str:
         )
         + "</div>"
     )
+
+
+def _with_slow_gpu(answer: AnswerData) -> str:
+    slow, goodput = answer.slow_gpu, answer.slow_goodput
+    return "" if slow is None else f"; {percent(goodput)} with one GPU at {slow.speed:g} of its speed"
 
 
 def _table(answer: AnswerData, rows: Sequence[Configuration]) -> str:

@@ -22,6 +22,7 @@ from parsim.scenario.built import Built
 from parsim.scenario.load import load, put
 from parsim.study.size.answer import AnswerData, Improvement, Looked, Sized, possible_of
 from parsim.study.size.asking import Asking
+from parsim.study.size.disturb import with_slow_gpu
 from parsim.study.size.prices import PriceTag, price_tag
 from parsim.study.size.question import Assumed, Machine, Question, Recipe, recipe, without_tokens
 from parsim.study.size.reading import asked
@@ -97,7 +98,10 @@ def size(
         interrupted = not asking.complete
     finally:
         came.close()
-    return Answer(question, training, parameter_count(model), asking.machines(), interrupted)
+    answer = Answer(question, training, parameter_count(model), asking.machines(), interrupted)
+    if interrupted or not (answer.ranked and question.disturbed):
+        return answer
+    return replace(answer, slow_gpu=with_slow_gpu(answer.ranked[0], trust_code=question.trust_code))
 
 
 def size_machine(question: Question, training: Recipe, machine: Machine, tell: Tell = lambda _, __: None, *, glance: bool = False) -> Sized:

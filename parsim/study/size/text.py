@@ -127,7 +127,7 @@ def _table(answer: AnswerData, columns: int | None) -> list[str]:
     rest = [(place, *_how_sure(one, scale)) for place, one in zip(places, rows, strict=True)]
     lines += ["", Table([*words[:2], *map(Column, sure)], rest).text(columns)]
     lines += [f"{NONE}: {why}" for why in dict.fromkeys(one.basis or _UNKNOWN for one in rows if one.band is None)]
-    lines += _failures(rows[0])
+    lines += _failures(rows[0]) + _slow_gpu(answer)
     late = [place for place, one in zip(places, rows, strict=True) if _may_be_late(one, answer.question)]
     if late:
         lines.append(f"at the slow end of the range, {', '.join(late)} may miss the deadline")
@@ -177,6 +177,17 @@ def _failures(best: Configuration) -> list[str]:
     return [
         f"Option 1: one failure every {between}; best checkpoint interval {every} (Daly), {format_time(failures.checkpoint)} each",
         f"Option 1: goodput {100 * low:.1f} % to {100 * high:.1f} % (80 % range, by the chance of failures)",
+    ]
+
+
+def _slow_gpu(answer: AnswerData) -> list[str]:
+    """What the goodput of the best one is with one slow GPU."""
+    if answer.slow_gpu is None or answer.slow_goodput is None:
+        return []
+    said = answer.slow_gpu.sentence()
+    return [
+        f"Option 1, undisturbed: {said[:1].lower()}{said[1:-1]}",
+        f"Option 1: goodput {percent(answer.slow_goodput)} with that slow GPU, {percent(answer.ranked[0].goodput)} without",
     ]
 
 

@@ -10,6 +10,7 @@ import pytest
 from parsim.errors import ScenarioError
 from parsim.execution.disturbed import DisturbedStep
 from parsim.execution.prepared import prepare
+from parsim.run import simulate
 from parsim.scenario.build import build
 from parsim.scenario.load import load
 from parsim.study.size.answer import AnswerData
@@ -78,3 +79,16 @@ def test_mistakes(variability: object, words: str) -> None:
     with pytest.raises(ScenarioError) as found:
         ask(on="dgx-a100-80gb", variability=variability)
     assert words in str(found.value)
+
+
+def test_the_best_option_says_what_one_slow_gpu_costs() -> None:
+    """Where machines differ; its goodput falls as its undisturbed step grows."""
+    assert ask(on=["dgx-a100-80gb"]).document()["slow_gpu"] is None
+    answer = ask(on=["dgx-a100-80gb"], variability=SPREAD, runs=3)
+    found = answer.document()["slow_gpu"]
+    tree = {**answer.ranked[0].tree, "variability": {}}
+    step, slower = (simulate(tree, *some).step_time for some in ((), ("variability.slow=[{rank: 0, speed: 0.8}]",)))
+    assert (found["speed"], found["rank"]) == (0.8, 0)
+    assert found["step_time_s"] == pytest.approx(slower, rel=1e-9)
+    assert found["goodput"] == pytest.approx(answer.ranked[0].goodput * step / slower, rel=1e-9)
+    assert "Option 1, undisturbed: with one GPU at 0.8 of its speed, rank 0, a step takes" in text(answer)
