@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-CAUSES = ("gpus", "slow_nodes", "kernel", "collective", "host", "step", "pause")
+CAUSES = ("gpus", "slow_nodes", "kernel", "collective", "host", "step", "pause", "hashing")
 """what disturbs a step, in the order of reports; its number in this list is part of an address, so new ones go to the end"""
-STATIC = ("gpus", "slow_nodes")
+STATIC = ("gpus", "slow_nodes", "hashing")
 """those that stay as they are for a whole training: they differ between clusters, not between steps"""
 SHAPES = ("lognormal", "normal", "exponential")
 """of jitter"""
@@ -43,10 +43,12 @@ class Variability:
     """mean steps from one to the next"""
     aligned: bool = False
     """all hosts pause at once"""
+    hashing: bool = False
+    """flows are hashed onto other paths"""
 
     @property
     def causes(self) -> tuple[str, ...]:
         """What is random here, in the order of `CAUSES`."""
         slow = self.slow_share * (self.slow_speed != 1.0)
-        sizes = (self.spread, slow, self.kernel, self.collective, self.host, self.step, self.pause)
+        sizes = (self.spread, slow, self.kernel, self.collective, self.host, self.step, self.pause, self.hashing)
         return tuple(cause for cause, size in zip(CAUSES, sizes, strict=True) if size)

@@ -158,7 +158,9 @@ def traces(
 def steps(
     source: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this published run; may be repeated.")] = None,
     variability: Annotated[str, typer.Option(metavar="PROFILE", help="A profile of variability.")] = "typical",
-    runs: Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="Simulated steps of each run.")] = 60,
+    runs: Annotated[
+        int, typer.Option(min=1, max=10_000, metavar="N", help="Simulated steps of each run; p99 needs 299: 4 to 18 min each.")
+    ] = 60,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Your own sources.yaml, step_times.csv and rows.")] = None,
     quiet: Quiet = False,
     as_json: Json = False,

@@ -21,6 +21,7 @@ from parsim.program.script import Scripts, write
 from parsim.report.local_steps import LocalSteps
 from parsim.report.simulated import Run
 from parsim.scenario.built import Built, clock_of, plan_of, wires_of
+from parsim.scenario.cluster import background_traffic
 from parsim.simulation.engine import Engine, collector_paused
 from parsim.simulation.outer_exchange import exchange_time
 from parsim.simulation.processes import Process
@@ -48,6 +49,8 @@ class Prepared:
     clock: Callable[[Kernel], float]
     local_steps: LocalSteps | None = None
     """where groups of replicas step alone: the step's parts"""
+    local_step: Prepared | None = None
+    """there: a local step, without its share of the exchange"""
 
     @cached_property
     def undisturbed(self) -> Trace:
@@ -75,6 +78,12 @@ class Prepared:
             self.local_steps,
         )  # fmt: skip
 
+    def hashed_anew(self, seed: int) -> Prepared:
+        """The same step on a network that hashes its flows by another seed."""
+        cluster = self.built.cluster.hashed_anew(seed)
+        others = background_traffic(cluster, self.built.scenario.settings.cluster.background)
+        return prepare(replace(self.built, cluster=cluster, background=others), unfolded=not self.folded, clock=self.clock)
+
     def apart(self, kinds: Sequence[int], changing: Mapping[int, Hashable] | None = None) -> Prepared:
         """The same step with ranks told apart that differ in `kinds` (one number per rank), though they do the same.
 
@@ -83,7 +92,7 @@ class Prepared:
         with collector_paused():
             classes = classes_of(self.plan, self.wires, self.scripts, self.built.background, kinds, changing)
             step = _lowered(self.built, self.clock, self.plan, self.wires, self.scripts, classes, unfolded=False)
-            return replace(step, local_steps=self.local_steps)
+            return replace(step, local_steps=self.local_steps, local_step=self.local_step)
 
     def slower(self, rank: int, speed: float) -> Prepared:
         """The same step with the compute of one rank at `speed` of what it is; layers and batch stay split as they are."""
@@ -105,7 +114,7 @@ def prepare(built: Built, *, unfolded: bool = False, clock: Callable[[Kernel], f
             return step
         local = _local_steps(step)
         job = replace(job, outer_share=local.exposed / local.outer.local_steps)
-        return replace(_written(built, clock, job, wires, unfolded=unfolded), local_steps=local)
+        return replace(_written(built, clock, job, wires, unfolded=unfolded), local_steps=local, local_step=step)
 
 
 def _written(built: Built, clock: Callable[[Kernel], float], job: Plan, wires: Interconnect, *, unfolded: bool) -> Prepared:

@@ -16,6 +16,7 @@ from parsim.errors import Finding, PlanError
 from parsim.execution.faulted import FaultedStep
 from parsim.execution.prepared import Prepared
 from parsim.faults import Fault, LinkFault, RankFault, SlowWindow
+from parsim.hardware.fabric.storage import behind
 from parsim.parallel.groups import DATA
 from parsim.report.training_faults import TrainingFault
 from parsim.scenario.faults import Broken
@@ -58,7 +59,7 @@ class _Phase:
 def broken_training(prepared: Prepared, nominal: float, training: InterruptedTraining) -> BrokenTraining:
     """What comes of every fault. `nominal`: the undisturbed step [s].
 
-    Raises PlanError for what cannot be said: a fabric that stays down, replicas that a fault of several takes with it.
+    Raises PlanError for what has no meaning: a fabric that stays down, replicas that leave and of which none is left.
     """
     return _Breaking(prepared, nominal, training).whole()
 
@@ -83,7 +84,7 @@ class _Breaking:
             if broken.fault.begin >= self.training.horizon:
                 self._nothing(broken, "it begins after economics.horizon")
             elif isinstance(broken.fault, RankFault):
-                self._fail(broken, broken.fault.notice, self._replica(broken, broken.fault.ranks))
+                self._fail(broken, broken.fault.notice, self._replicas(broken, broken.fault.ranks))
             elif isinstance(broken.fault, SlowWindow):
                 self._slow(broken, broken.fault)
             else:
@@ -100,35 +101,38 @@ class _Breaking:
 
     # what fails the job
 
-    def _fail(self, broken: Broken, detect: float, replica: int, *, repaired: bool = True, mended: float = 0.0) -> None:
+    def _fail(self, broken: Broken, detect: float, replicas: tuple[int, ...], *, repaired: bool = True, mended: float = 0.0) -> None:
         fault, economics = broken.fault, self.prepared.built.scenario.settings.economics
         repair = float(economics.recovery.repair) if repaired else 0.0
         memory = economics.checkpoint.mode == "memory"
         cause = Cause(fault.name, inf, detect, self.training.restart, repair, in_memory=memory)
-        where = (replica + 0.5) / self.training.replicas
-        self.given.append(Given(cause, Strike(fault.begin, where), mended))
+        self.given.append(Given(cause, Strike(fault.begin), mended, replicas))
         self.rows.append(TrainingFault(broken.path, fault.name, fault.begin, None, "fails"))
 
-    def _replica(self, broken: Broken, ranks: Iterable[int]) -> int:
-        """The replica that a failure takes with it; 0 where all stop together anyway."""
+    def _replicas(self, broken: Broken, ranks: Iterable[int], *, exchanged: bool = True) -> tuple[int, ...]:
+        """The replicas that a failure takes with it; none where all stop together anyway. `exchanged`: by a machine that stands by."""
         if self.training.policy not in ("elastic", "replica"):
-            return 0
+            return ()
         plan = self.prepared.plan
         each = max(1, plan.parallelism.data.size // self.training.replicas)
-        hit = sorted({plan.mesh.coordinate(rank, DATA) // each for rank in ranks})
-        if len(hit) == 1:
-            return hit[0]
-        text = f"not supported yet: {broken.fault.name} takes {len(hit)} replicas at once, and the policy is {self.training.policy}"
-        raise PlanError(Finding(text, broken.path, None, "use economics.recovery.policy restart or hot_spare, or name one rank"))
-
-    def _machine(self, broken: Broken, fault: LinkFault) -> int:
-        """The replica that goes with the machine of a link."""
-        built = self.prepared.built
-        ranks = [rank for rank, gpu in enumerate(built.gpus) if built.cluster.node_of(gpu) == fault.machine]
-        if self.training.policy in ("elastic", "replica") and fault.machine < 0:
-            text = f"not supported yet: which replicas {fault.name} takes with it, where the policy is {self.training.policy}"
+        hit = tuple(sorted({plan.mesh.coordinate(rank, DATA) // each for rank in ranks}))
+        if len(hit) == self.training.replicas and not (exchanged and self.training.spares):
+            count = f"all {len(hit)} replicas" if len(hit) > 1 else "the only replica"
+            text = f"{broken.fault.name} takes {count} with it, and the policy {self.training.policy} leaves nobody to go on"
             raise PlanError(Finding(text, broken.path, None, "use economics.recovery.policy restart or hot_spare"))
-        return self._replica(broken, ranks)
+        return hit
+
+    def _cut_off(self, broken: Broken, fault: LinkFault) -> tuple[int, ...]:
+        """The replicas on the machine of a link, or on those that reach the others over it."""
+        built = self.prepared.built
+        machines = {fault.machine}
+        if fault.machine < 0 and self.training.policy in ("elastic", "replica"):
+            machines = set(behind(built.cluster, fault.links, sorted({built.cluster.node_of(gpu) for gpu in built.gpus})))
+            if not machines:
+                text = f"{fault.name} cuts no machine off from the core of the network, so nobody knows which replicas leave"
+                raise PlanError(Finding(text, broken.path, None, "use economics.recovery.policy restart or hot_spare"))
+        ranks = [rank for rank, gpu in enumerate(built.gpus) if built.cluster.node_of(gpu) in machines]
+        return self._replicas(broken, ranks, exchanged=fault.machine >= 0)
 
     # what makes it slower
 
@@ -154,12 +158,12 @@ class _Breaking:
             nothing = tuple((link, self.step.split.fabric.capacity(link)) for link, _ in fault.capacities)
             self._last(broken, replace(fault, capacities=tuple(dict((*nothing, *fault.fallback)).items()), begin=taken, fallback=()))
         elif fault.machine >= 0:
-            self._fail(broken, fault.give_up, self._machine(broken, fault))
+            self._fail(broken, fault.give_up, self._cut_off(broken, fault))
         elif fault.end == inf:
             text = f"{fault.name} and never comes back: the job fails, and no other machine mends a link between switches"
             raise PlanError(Finding(text, broken.path, None, "say until when, for example until: 4 d"))
         else:
-            self._fail(broken, fault.give_up, self._machine(broken, fault), repaired=False, mended=fault.end)
+            self._fail(broken, fault.give_up, self._cut_off(broken, fault), repaired=False, mended=fault.end)
 
     def _stand(self, broken: Broken, begin: float, end: float) -> None:
         self.phases.append(_Phase(broken.path, broken.fault.name, begin, end, None))

@@ -27,6 +27,8 @@ class SteadyWindow:
     micro_batches: int
     exact: bool
     """False: the run was too short to repeat itself, `period` is the mean over its middle"""
+    first: int = 0
+    """the micro-batch with whose end it begins"""
 
     def step_time(self, micro_batches: int) -> float:
         """Seconds of a step of `micro_batches`."""
@@ -58,10 +60,10 @@ def steady_period(timeline: Timeline, micro_batches: int = 1, *, known: int = 0)
         first, last = _longest_equal(done[:, cycle:] - done[:, :-cycle])
         # A short run of equal steps may be chance: a cycle of 3, 4, 4, 4 s has it too.
         if last - first >= max(2 * cycle, 4, len(steady) // 3):
-            return _window(done, cycle, first, last, micro_batches)
+            return _window(done, cycle, first, last, micro_batches, int(steady[0]))
     count = len(steady) - 1
     begin, end = float(done[0, 0]), float(done[0, -1])
-    return SteadyWindow((end - begin) / count, begin, end, count, exact=False)
+    return SteadyWindow((end - begin) / count, begin, end, count, exact=False, first=int(steady[0]))
 
 
 def micro_batch_spans(timeline: Timeline) -> tuple[Floats, Floats]:
@@ -107,10 +109,10 @@ def _longest_equal(step: Floats) -> tuple[int, int]:
     return best
 
 
-def _window(done: Floats, cycle: int, first: int, last: int, micro_batches: int) -> SteadyWindow:
-    """`done[first .. last + cycle - 1]` is steady; take whole cycles of it, from the middle."""
+def _window(done: Floats, cycle: int, first: int, last: int, micro_batches: int, number: int) -> SteadyWindow:
+    """`done[first .. last + cycle - 1]` is steady; take whole cycles of it, from the middle. `number`: the micro-batch of its column 0."""
     steady = last - first + cycle - 1
     length = cycle * max(1, min(micro_batches, steady) // cycle)
     begin = first + (steady - length) // 2
     period = float(done[0, first + cycle] - done[0, first]) / cycle
-    return SteadyWindow(period, float(done[0, begin]), float(done[0, begin + length]), length, exact=True)
+    return SteadyWindow(period, float(done[0, begin]), float(done[0, begin + length]), length, exact=True, first=number + begin)

@@ -47,7 +47,7 @@ class Paths:
 
     rows: tuple[SamplePath, ...]
     expected: float
-    """goodput in closed form"""
+    """goodput in closed form, with what breaks at given moments"""
 
     @property
     def goodputs(self) -> Spread:

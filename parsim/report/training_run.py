@@ -8,6 +8,7 @@ from functools import cached_property
 from math import ceil, inf
 from typing import Any, NamedTuple
 
+from parsim.report.given_goodput import expected_goodput
 from parsim.report.goodput import Failures
 from parsim.report.quantities import number, percent, points, seconds
 from parsim.report.statement import BillLine
@@ -54,7 +55,12 @@ class TrainingWeeks:
         if self.count < 2:
             return None
         others = self.play(self.run.training, range(1, self.count))
-        return Paths((sample_path(self.run), *others), self.failures.goodput)
+        return Paths((sample_path(self.run), *others), self.expected)
+
+    @cached_property
+    def expected(self) -> float:
+        """Goodput in closed form, with what breaks at given moments."""
+        return expected_goodput(self.failures, self.run.training)
 
     def shares(self, columns: int) -> dict[str, list[float]]:
         """Of every kind of time, its share of each of so many equal parts of the wall time."""
@@ -83,6 +89,7 @@ class TrainingWeeks:
             "wall_s": run.wall,
             "useful_s": run.work,
             "goodput": run.goodput,
+            "expected_goodput": self.expected,
             "ettr": run.ettr,
             "failures": len(run.struck),
             "failures_by_cause": dict(run.failures),
@@ -111,14 +118,14 @@ class TrainingWeeks:
         return merged(self.run.pieces)
 
     def by_interval(self) -> list[CurvePoint]:
-        """Expected goodput against the time between checkpoints [s], around the best one and the job's own."""
+        """Expected goodput without given faults against the time between checkpoints [s], around the best one and the job's own."""
         best, own = self.failures.optimum or self.run.training.interval, self.run.training.interval
         low, high = min(best, own) / 8.0, max(best, own) * 8.0
         steps = (low * (high / low) ** (place / (_CURVE - 1)) for place in range(_CURVE))
         return [CurvePoint(at, self.failures.every(at).goodput) for at in steps if at + self.failures.checkpoint >= self.failures.lag]
 
     def by_size(self) -> list[CurvePoint]:
-        """Expected goodput against the number of GPUs, each at its best interval.
+        """Expected goodput without given faults against the number of GPUs, each at its best interval.
 
         Replicas and spares grow with the GPUs; checkpoints and restarts take as long as here.
         """
@@ -132,7 +139,9 @@ class TrainingWeeks:
     def statement(self) -> Iterator[BillLine]:
         """The numbers as lines for people."""
         run, failures = self.run, self.failures
-        yield BillLine("Goodput", f"{points(run.goodput)} %", "goodput", f"on average {points(failures.goodput)} % (closed form)")
+        without = f"; {points(failures.goodput)} % without its faults" if self.expected != failures.goodput else ""
+        on_average = f"on average {points(self.expected)} % (closed form{without})"
+        yield BillLine("Goodput", f"{points(run.goodput)} %", "goodput", on_average)
         if abs(run.ettr - run.goodput) > 1e-9:
             yield BillLine(
                 "Time in training", f"{points(run.ettr)} %", "ettr", "effective training time ratio; reduced replicas count in full"

@@ -17,6 +17,7 @@ CAUSES = {
     "host": "jitter of launches",
     "step": "jitter of whole steps",
     "pause": "pauses of hosts",
+    "hashing": "hashed paths",
 }
 """cause -> what it is called; others are called by their own name"""
 LEFT_OUT = "Times below are of the undisturbed step, without variability."

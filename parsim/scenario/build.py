@@ -119,6 +119,10 @@ class Builder(MachineBuilder):
             self._fail(ModelError, findings)
         if findings := blocking_findings(self.settings.software.host, placed):
             self._fail(ScenarioError, findings)
+        if self.settings.variability.hashing and not cluster.hashes:
+            text = "no flow of this cluster keeps to a path by a hash"
+            hint = "use cluster.fabric.routing: ecmp, and several machines"
+            self._fail(PlanError, [Finding(text, "variability.hashing", True, hint)])
         slow, findings = slow_ranks(self.settings.variability.slow, cluster, gpus)
         if findings:
             self._fail(PlanError, findings)

@@ -78,6 +78,8 @@ class FabricSection(Section):
     """downlink over uplink bandwidth of the leaves"""
     routing: Annotated[str, Choice(("default", "spray", "ecmp"))] = "default"
     """how flows share equal paths"""
+    queue_pairs: Annotated[Any, Whole(1, 128, ("default",))] = "default"
+    """ecmp: connections of two NICs, each hashed by itself (NCCL_IB_QPS_PER_CONNECTION, 1 by default)"""
     link: Annotated[str, Text("ib-ndr")] = "default"
     """kind of link between machines"""
     leaf_ports: Annotated[Any, Whole(1, 100_000, ("default",))] = "default"

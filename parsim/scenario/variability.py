@@ -126,6 +126,8 @@ class VariabilitySection(Section):
     """how GPUs differ among each other for the whole run"""
     host: HostPauseSection = HostPauseSection()
     """pauses of the hosts"""
+    hashing: Annotated[bool, Flag()] = False
+    """every cluster that is drawn hashes its flows onto other paths; with cluster.fabric.routing: ecmp"""
     slow: tuple[SlowSection, ...] = ()
     """slow ranks and nodes: [{rank: 5, speed: 0.8}, {node: 3, speed: 0.9, from: 2 s, to: 10 s}]"""
     faults: tuple[FaultSection, ...] = ()
@@ -170,6 +172,7 @@ def variability_of(scenario: Scenario, assumptions: list[Assumption]) -> Variabi
         pause=host.pause,
         every=host.every,
         aligned=host.aligned,
+        hashing=section.hashing,
     )
 
 
@@ -189,7 +192,7 @@ def _resolved(scenario: Scenario, assumptions: list[Assumption]) -> VariabilityS
                 found[leaf] = value
                 if leaf not in own:
                     assumptions.append(Assumption(f"variability_{leaf.replace('.', '_')}", str(value), entry["source"], files.shown(file)))
-    tree: dict[str, Any] = {key: section[key] for key in ("profile", "seed", "runs")}
+    tree: dict[str, Any] = {key: section[key] for key in ("profile", "seed", "runs", "hashing")}
     for leaf, value in (found | own).items():
         put(tree, leaf, value)
     return VariabilitySection.model_validate(tree)

@@ -58,7 +58,7 @@ class Factors:
             factors = np.where(slow[nodes], factors / self.variability.slow_speed, factors)
         return factors
 
-    def pause(self, run: int, rank: int) -> float | None:
-        """At which share of the step a rank's host pauses; None: in this one it does not."""
-        strikes, moment = self.draws.uniform(run, "pause", EVERYWHERE if self.variability.aligned else (1, rank, 0), 2)
+    def pause(self, run: int, rank: int, step: int = 0) -> float | None:
+        """At which share of a step a rank's host pauses; None: in this one it does not."""
+        strikes, moment = self.draws.uniform(run, "pause", (0, 0, step) if self.variability.aligned else (1, rank, step), 2)
         return float(moment) if strikes * self.variability.every < 1.0 else None

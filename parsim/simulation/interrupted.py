@@ -39,7 +39,9 @@ class Given:
     cause: Cause
     strike: Strike
     mended: float = 0.0
-    """wall time before which nothing can go on, whatever is exchanged"""
+    """wall time before which nothing can go on, whatever is exchanged; where replicas leave, before which these do not come back"""
+    replicas: tuple[int, ...] = ()
+    """all that it takes with it; none: the one where it strikes"""
 
 
 @dataclass(frozen=True)

@@ -58,20 +58,20 @@ class Replicas:
 class Chains:
     """The nodes of a program, chains of the ops of one rank.
 
-    `meeting` are ops in which columns wait for each other: each is a node of its own. A node has segments: kernels between two
-    collectives, or a collective. Between two segments a rank waits for those that it stands for.
+    `meeting` are ops in which columns wait for each other: each is a node of its own. A node ends with each of `closing`. A node has
+    segments: kernels between two collectives, or a collective. Between two segments a rank waits for those that it stands for.
     """
 
-    def __init__(self, program: Program, meeting: Collection[int] = frozenset()) -> None:
+    def __init__(self, program: Program, meeting: Collection[int] = frozenset(), closing: Collection[int] = frozenset()) -> None:
         specs, spec = program.specs, program.spec
         lanes: list[Hashable] = [specs[number].lanes[:1] if specs[number].collective is None else op for op, number in enumerate(spec)]
-        self.segment, blockers = _chained(_blockers(program), lanes)
+        self.segment, blockers = _chained(_blockers(program), lanes, closing)
         """by op, its segment"""
         del lanes  # of programs of millions of ops
         firsts = np.unique(self.segment, return_index=True)[1].tolist()
         ranks = (-1 if op in meeting else _only_rank(specs[spec[op]].lanes) for op in firsts)
         owner = [rank if rank >= 0 else -1 - op for op, rank in zip(firsts, ranks, strict=True)]
-        node, self._blockers = _chained(_needed(blockers, owner), owner)
+        node, self._blockers = _chained(_needed(blockers, owner), owner, {int(self.segment[op]) for op in closing})
         self.node: Integers = node[self.segment]
         """by op, its node"""
         self.count = len(self._blockers)
@@ -99,10 +99,13 @@ def _only_rank(lanes: Sequence[Lane]) -> int:
     return found.pop() if len(found) == 1 else -1
 
 
-def _chained(blockers: Sequence[Sequence[int]], owner: Sequence[Hashable]) -> tuple[Integers, list[tuple[int, ...]]]:
+def _chained(
+    blockers: Sequence[Sequence[int]], owner: Sequence[Hashable], closing: Collection[int]
+) -> tuple[Integers, list[tuple[int, ...]]]:
     """(by item, the number of its chain; by chain, the chains that block it).
 
-    An item joins the one before it of the same owner where it waits only for that one, and nobody else does.
+    An item joins the one before it of the same owner where it waits only for that one, and nobody else does,
+    unless that one closes its chain.
     """
     blocks = [0] * len(blockers)
     for before in blockers:
@@ -112,7 +115,8 @@ def _chained(blockers: Sequence[Sequence[int]], owner: Sequence[Hashable]) -> tu
     firsts: list[Sequence[int]] = []
     """by chain, what blocks its first item: the others wait for each other"""
     for item, before in enumerate(blockers):
-        if len(before) == 1 and before[0] < item and blocks[before[0]] == 1 and owner[item] == owner[before[0]]:
+        alone = len(before) == 1 and before[0] < item and blocks[before[0]] == 1 and owner[item] == owner[before[0]]
+        if alone and before[0] not in closing:
             number[item] = number[before[0]]
         else:
             number[item] = len(firsts)

@@ -201,22 +201,27 @@ class Disturbance:
 
     factors: Factors
     run: int
+    """the number that its draws have; those of the cluster are in `ranks`"""
     causes: frozenset[str]
     ranks: Floats | None
     """by rank, how many times as long compute-bound kernels take on its GPU; None: all the same"""
     step: float
     """factor of all kernels"""
+    spans: Sequence[tuple[float, float]]
+    """begin and end of every step of the program [s]"""
 
     def jitter(self, cause: str, place: Place, count: int) -> Floats:
         """See `Factors.jitter`."""
         return self.factors.jitter(self.run, cause, place, count)
 
-    def held_up(self, rank: int, starts: Floats, makespan: float) -> tuple[int, float] | None:
-        """Which of a rank's kernels, that begin at `starts`, a pause of its host holds up, and how long [s]; None: it does not pause."""
-        share = self.factors.pause(self.run, rank)
-        if share is None:
-            return None
-        moment = share * makespan
-        struck = min(int(np.searchsorted(starts, moment)), len(starts) - 1)
-        late = moment + self.factors.variability.pause - max(moment, float(starts[struck]))
-        return (struck, late) if late > 0 else None
+    def held_up(self, rank: int, starts: Floats) -> list[tuple[int, float]]:
+        """Which of a rank's kernels, that begin at `starts`, pauses of its host hold up, and how long [s]; one pause a step at most."""
+        found = []
+        for number, (begin, end) in enumerate(self.spans):
+            if (share := self.factors.pause(self.run, rank, number)) is None:
+                continue
+            moment = begin + share * (end - begin)
+            struck = min(int(np.searchsorted(starts, moment)), len(starts) - 1)
+            if (late := moment + self.factors.variability.pause - max(moment, float(starts[struck]))) > 0:
+                found.append((struck, late))
+        return found

@@ -21,6 +21,11 @@ class SlowestRank:
         self._own[members] += own
         self._whole[members] += whole
 
+    def join(self, other: SlowestRank) -> None:
+        """Count another run as well."""
+        self._own += other._own
+        self._whole += other._whole
+
     def worst(self) -> tuple[int, float]:
         """(rank, how many times as long); -1 where no one is slower than all others."""
         ranks = np.flatnonzero(self._whole)

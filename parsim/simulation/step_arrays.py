@@ -17,19 +17,21 @@ from parsim.simulation.longest_path import Chains, Replicas, ends
 from parsim.simulation.op_factors import Disturbance, Integers, Kernels, OpFactors, Transfers
 from parsim.simulation.slowest_rank import SlowestRank
 from parsim.simulation.trace import Trace
+from parsim.simulation.watched import WHOLE, Watched
 
 MOST_NUMBERS = 2**25
 """numbers of one array: it says how many runs go together"""
 
 
 class StepArrays:
-    """A step whose disturbed variants are found as arrays. `columns`: how many replicas there are."""
+    """A step whose disturbed variants are found as arrays. `columns`: how many replicas there are; `watched`: which ends are read."""
 
-    def __init__(self, factors: OpFactors, columns: int, trace: Trace) -> None:
-        self._factors, self._trace = factors, trace
+    def __init__(self, factors: OpFactors, columns: int, trace: Trace, watched: Sequence[Watched] = (WHOLE,)) -> None:
+        self._factors, self._trace, self._watched = factors, trace, watched
         self._took = trace.ends - trace.starts
         meeting = [some.ops for some in factors.transfers if some.groups is not None]
-        self._chains = Chains(factors.program, frozenset(np.concatenate(meeting).tolist()) if meeting else frozenset())
+        closing = frozenset(op for one in watched if one.ops is not None for op in one.ops.tolist())
+        self._chains = Chains(factors.program, frozenset(np.concatenate(meeting).tolist()) if meeting else frozenset(), closing)
         self._order = self._chains.order()
         self._replicas = self._bound(columns)
         of = np.array(self._replicas.of)
@@ -56,16 +58,16 @@ class StepArrays:
                 groups.update(dict.fromkeys(nodes.tolist(), transfer.groups))
         return Replicas([np.array(some, dtype=np.int64) for some in known], of.tolist(), groups)
 
-    def steps(self, disturbances: Sequence[Disturbance]) -> list[tuple[float, SlowestRank]]:
-        """(seconds, who was slowest) of each; those of one run share their draws."""
+    def steps(self, disturbances: Sequence[Disturbance]) -> list[tuple[Floats, SlowestRank]]:
+        """(by watched, its end [s]; who was slowest) of each; those of one run share their draws."""
         order = sorted(range(len(disturbances)), key=lambda place: disturbances[place].run)
-        found: dict[int, tuple[float, SlowestRank]] = {}
+        found: dict[int, tuple[Floats, SlowestRank]] = {}
         for first in range(0, len(order), self._together):
             places = order[first : first + self._together]
             found.update(zip(places, self._some([disturbances[place] for place in places]), strict=True))
         return [found[place] for place in range(len(disturbances))]
 
-    def _some(self, disturbances: Sequence[Disturbance]) -> list[tuple[float, SlowestRank]]:
+    def _some(self, disturbances: Sequence[Disturbance]) -> list[tuple[Floats, SlowestRank]]:
         """As many as one array holds, in the order of their runs."""
         sets = self._replicas.sets
         arrays = [np.zeros((rows, len(disturbances), len(some))) for rows, some in zip(self._rows, sets, strict=True)]
@@ -76,8 +78,19 @@ class StepArrays:
             self._add(arrays, transfer.ops, self._of_transfers(transfer, disturbances))
         of, row = self._replicas.of, self._row.tolist()
         ends(self._order, [arrays[number][place] for number, place in zip(of, row, strict=True)], self._replicas)
-        latest = np.max([array.max(axis=(0, 2), initial=0.0) for array in arrays], axis=0).tolist()
-        return list(zip(latest, slowest, strict=True))
+        latest = np.array([self._end(one, arrays) for one in self._watched])
+        return list(zip(latest.T, slowest, strict=True))
+
+    def _end(self, one: Watched, arrays: Sequence[Floats]) -> Floats:
+        """The last end of what is watched, by run [s]."""
+        found = np.zeros(arrays[0].shape[1])
+        nodes = None if one.ops is None else np.unique(self._chains.node[one.ops])
+        of = np.array(self._replicas.of)
+        for number, (array, columns) in enumerate(zip(arrays, self._replicas.sets, strict=True)):
+            some = array if nodes is None else array[self._row[nodes[of[nodes] == number]]]
+            seen = some if one.columns is None else some[:, :, np.isin(columns, one.columns)]
+            np.maximum(found, seen.max(axis=(0, 2), initial=0.0), out=found)
+        return found
 
     def _add(self, arrays: Sequence[Floats], ops: Integers, seconds: Floats) -> None:
         """Add what ops of a lane take, shape (runs, columns, ops), to that of their nodes."""
@@ -146,8 +159,8 @@ class StepArrays:
         if not one.factors.variability.pause or "pause" not in some.felt:
             return []
         starts = self._trace.starts[some.ops]
-        held = ((place, one.held_up(int(members[place]), starts, self._trace.makespan)) for place in np.ndindex(members.shape))
-        return [(place, int(np.searchsorted(segments, at[0], side="right")) - 1, at[1]) for place, at in held if at is not None]
+        held = ((place, at, late) for place in np.ndindex(members.shape) for at, late in one.held_up(int(members[place]), starts))
+        return [(place, int(np.searchsorted(segments, at, side="right")) - 1, late) for place, at, late in held]
 
     # -- collectives --------------------------------------------------------------------------------------------------------
 

@@ -41,9 +41,10 @@ def train(training: InterruptedTraining, strikes: Mapping[str, Iterable[Strike]]
 @dataclass(frozen=True, slots=True)
 class _Failure:
     cause: Cause
-    replica: int
+    replicas: tuple[int, ...]
+    """that it takes with it"""
     mended: float = 0.0
-    """before which nothing goes on"""
+    """before which nothing goes on, or these do not come back"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,10 @@ class _Machines:
     free: int
     lacking: int = 0
     """machines that the job waits for"""
-    away: dict[int, None] = field(default_factory=dict)
-    """replicas that lack a machine, the first to get one first"""
+    away: set[int] = field(default_factory=set)
+    """replicas that are not in the job"""
+    broken: list[tuple[int, ...]] = field(default_factory=list)
+    """those of them that lack the same machine; the first get one first"""
     back: set[int] = field(default_factory=set)
     """those that have one again, and are not in the job yet"""
 
@@ -135,14 +138,14 @@ class _Job:
         """What strikes once."""
         yield self.clock.timeout(given.strike.at)
         if self.trainer.is_alive:
-            self._hit(given.cause, given.strike, given.mended)
+            self._hit(given.cause, given.strike, given.mended, given.replicas)
 
-    def _hit(self, cause: Cause, strike: Strike, mended: float = 0.0) -> None:
+    def _hit(self, cause: Cause, strike: Strike, mended: float = 0.0, replicas: tuple[int, ...] = ()) -> None:
         """A failure, unless it hits what is away."""
-        replica = min(int(strike.where * self.training.replicas), self.training.replicas - 1)
-        if replica not in self.machines.away:
+        where = replicas or (min(int(strike.where * self.training.replicas), self.training.replicas - 1),)
+        if hit := tuple(one for one in where if one not in self.machines.away):
             self.struck.append((self.clock.now, cause.name))
-            self.trainer.interrupt(_Failure(cause, replica, mended))
+            self.trainer.interrupt(_Failure(cause, hit, mended))
 
     def _run_through(self, paces: Iterable[Pace]) -> Generator[simpy.Event, Any, None]:
         """Training goes faster and slower."""
@@ -156,17 +159,26 @@ class _Job:
         self.paced = self.clock.event()
 
     def _repair(self, cause: Cause) -> Generator[simpy.Event, Any, None]:
-        """A machine is away and comes back: for the replica that has lacked one longest, else into the pool."""
+        """A machine is away and comes back: for the replicas that have lacked one longest, else into the pool."""
         yield self.clock.timeout(cause.repair)
         machines = self.machines
-        replica = next((one for one in machines.away if one not in machines.back), None)
-        if replica is None:
-            machines.free += 1
+        if machines.broken:
+            self._back(machines.broken.pop(0))
         else:
-            machines.back.add(replica)
-            if self.training.policy == "replica":  # it trains with the others from now on
-                self._rejoin()
-                self._tell_pace()
+            machines.free += 1
+            self._back(())
+
+    def _mend(self, failure: _Failure) -> Generator[simpy.Event, Any, None]:
+        """Replicas are away until nothing keeps them from the others."""
+        yield self.clock.timeout(failure.mended - self.clock.now)
+        self._back(failure.replicas)
+
+    def _back(self, replicas: Iterable[int]) -> None:
+        """Somebody may go on who waits; with the policy `replica` these train with the others from now on."""
+        self.machines.back.update(replicas)
+        if replicas and self.training.policy == "replica":
+            self._rejoin()
+            self._tell_pace()
         self.changed.succeed()
         self.changed = self.clock.event()
 
@@ -207,8 +219,7 @@ class _Job:
                 left -= self.clock.now - began
             if happened is None:
                 continue
-            machines = self.machines
-            if self.training.policy != "replica" or len(machines.away) + (happened.replica not in machines.away) == self.training.replicas:
+            if self.training.policy != "replica" or len(self.machines.away.union(happened.replicas)) == self.training.replicas:
                 return happened
             yield from self._stop(happened)
         return None
@@ -218,7 +229,8 @@ class _Job:
         again: _Failure | None = failure
         while again is not None:
             cause = again.cause
-            self.mended = max(self.mended, again.mended)
+            if not self._leave:
+                self.mended = max(self.mended, again.mended)
             self._exchange(again)
             again = yield from self._pass("lost" if cause.silent else "detect", cause.detect, cause.name)
             while again is None and (self.machines.lacking > self.machines.free or self._share <= 0.0):
@@ -236,12 +248,15 @@ class _Job:
         return None
 
     def _exchange(self, failure: _Failure) -> None:
-        """Send the machine that failed to be repaired; another takes its place where there is one."""
+        """Send the machine that failed to be repaired; another takes its place where there is one, else its replicas leave."""
         cause, machines, training = failure.cause, self.machines, self.training
+        if self._leave and failure.mended:
+            machines.away.update(failure.replicas)
+            self.clock.process(self._mend(failure))
         if cause.repair <= 0.0:
             return
         pooled = training.spares > 0
-        if training.policy in ("restart", "hot_spare"):
+        if not self._leave:
             if pooled:
                 machines.lacking += 1
                 self.clock.process(self._repair(cause))
@@ -249,14 +264,19 @@ class _Job:
             machines.free -= 1
             self.clock.process(self._repair(cause))
         else:
-            machines.away[failure.replica] = None
+            machines.away.update(failure.replicas)
+            machines.broken.append(failure.replicas)
             self.clock.process(self._repair(cause))
 
     def _rejoin(self) -> None:
         """Repaired replicas are in the job again."""
-        for replica in self.machines.back:
-            self.machines.away.pop(replica, None)
+        self.machines.away -= self.machines.back
         self.machines.back.clear()
+
+    @property
+    def _leave(self) -> bool:
+        """Whether the others go on without the replicas that a failure takes with it."""
+        return self.training.policy in ("elastic", "replica")
 
     @property
     def _share(self) -> float:

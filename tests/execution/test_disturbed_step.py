@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from math import fsum, sqrt
 
 import numpy as np
@@ -239,17 +240,37 @@ def test_what_is_random_leaves_the_report_of_one_run_as_it_is():
     plain, said = (simulate(job_tree(v)).document() for v in ({}, {"jitter": 0.05, "gpus": {"spread": 0.02}}))
     assert said["step_time_s"] == plain["step_time_s"]
     assert said["breakdown_s"] == plain["breakdown_s"]
-    zero = simulate(job_tree({"jitter": 0, "faults": [], "runs": 1})).document()
-    for document in (zero, plain):
+
+
+OFF: dict[str, dict[str, object]] = {
+    "empty": {},
+    "as by default": {"profile": "none", "seed": 0, "runs": 1, "faults": [], "slow": []},
+    "jitter": {"jitter": 0},
+    "every cause": {
+        "jitter": {"kernel": 0, "collective": 0, "host": 0, "step": 0},
+        "gpus": {"spread": 0, "slow_nodes": {"share": 0}},
+        "host": {"pause": "0 s"},
+    },
+}
+
+
+@pytest.mark.parametrize("name", OFF)
+def test_what_is_off_changes_no_byte_of_a_report(name):
+    """But for what was written itself, which the report repeats: 0 is not what a profile says."""
+    plain, off = (simulate(job_tree(said)).document() for said in (None, OFF[name]))
+    for document in (plain, off):
         del document["simulation"]["wall_s"]
-    assert zero["scenario"]["variability"].pop("jitter") != plain["scenario"]["variability"].pop("jitter"), "what is written is said"
-    assert zero == plain
+    if name not in ("empty", "as by default"):
+        assert plain["scenario"].pop("variability") != off["scenario"].pop("variability")
+    assert json.dumps(off) == json.dumps(plain)
 
 
 def job_tree(variability):
     cluster = {"topology": "hgx-h100"}
     training = {"sequence_length": 256, "micro_batch": 1, "gradient_accumulation": 2}
-    return {"name": "job", "model": MODEL, "cluster": cluster, "training": training} | ({"variability": variability} if variability else {})
+    return {"name": "job", "model": MODEL, "cluster": cluster, "training": training} | (
+        {} if variability is None else {"variability": variability}
+    )
 
 
 def test_a_slow_node_is_its_ranks():
@@ -287,12 +308,6 @@ def test_profiles():
 def test_what_cannot_be(variability, message):
     with pytest.raises(InputError, match=message):
         job(variability)
-
-
-def test_steps_that_overlap_are_refused():
-    built = job({"jitter": 0.1}, pipeline={"size": 4, "schedule": "pipedream"}, training={"gradient_accumulation": 8})
-    with pytest.raises(InputError, match="not supported yet: random differences under a schedule without a flush"):
-        DisturbedStep(prepare(built))
 
 
 def test_the_scenario_of_a_report_varies_as_its_file_does():

@@ -138,7 +138,7 @@ def _alone(step: DisturbedStep, stage: int, replica: int) -> float:
             own, bounds = split._of_kernels(some, disturbance)[0], split._bounds(some)
             longest = np.argmax(np.add.reduceat(own * some.seconds, bounds, axis=1), axis=0)
             of_ops[some.ops] = own[np.repeat(longest, np.diff([*bounds, len(some.ops)])), np.arange(len(some.ops))]
-    return split._prepared.trace(of_ops.tolist()).makespan / split.nominal - 1.0
+    return split._prepared.trace(of_ops.tolist()).makespan / split._trace.makespan - 1.0
 
 
 def test_runs_are_averaged() -> None:

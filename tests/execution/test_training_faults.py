@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -123,23 +124,66 @@ def test_what_acts_on_nothing_is_said() -> None:
     assert (done["wall_s"] < DAY, done["failures"], done["faults"][0]["effect"]) == (True, 0, "nothing")
 
 
+REGIONS = (
+    "cluster.topology=null",
+    "cluster.fabric=null",
+    "cluster.nodes=[{use: hgx-h100, count: 1, region: a}, {use: hgx-h100, count: 1, region: b}]",
+    "cluster.regions=[{between: [a, b], bandwidth: 10 Gb/s, latency: 10 ms}]",
+)
+
+
 @pytest.mark.parametrize(
-    ("fault", "policy", "said"),
+    ("fault", "policy", "changes", "said"),
     [
-        ({"link": "node1.nic2-rail2.leaf0", "down": True}, "restart", "never comes back"),
-        ({"node": 1}, "elastic", "takes 8 replicas at once"),
-        ({"link": "node1.nic2-rail2.leaf0", "down": True, "until": "4 d"}, "elastic", "which replicas"),
+        ({"link": "node1.nic2-rail2.leaf0", "down": True}, "restart", (), "never comes back"),
+        (
+            {"node": 1},
+            "elastic",
+            ["parallel.pipeline.size=2"],
+            "node 1 crashes at 3 d takes all 8 replicas with it, and the policy elastic",
+        ),
+        ({"link": "a-b", "down": True, "until": "4 d"}, "replica", REGIONS, "cuts no machine off from the core"),
     ],
 )
-def test_what_is_refused(fault: dict[str, Any], policy: str, said: str) -> None:
+def test_what_is_refused(fault: dict[str, Any], policy: str, changes: Sequence[str], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        simulate(tree({**fault, "at": "3 d"}, recovery={"policy": policy}))
+        simulate(tree({**fault, "at": "3 d"}, recovery={"policy": policy}), *changes)
 
 
 def test_a_rank_takes_its_replica_with_it() -> None:
     """16 replicas of one rank; rank 5's is away for a day of the nine that are left, and comes back in a planned stop."""
     found = weeks({"rank": 5, "at": "1 d"}, recovery={"policy": "elastic", "repair": "1 d"})
     assert lost(found) == pytest.approx(DAY / 16, rel=0.05)
+
+
+@pytest.mark.parametrize("policy", ["elastic", "replica"])
+def test_a_machine_takes_its_replicas_with_it(policy: str) -> None:
+    """8 of 16 replicas are away for a day, then all are back: half a day of work, but for the stops."""
+    found = weeks({"node": 1, "at": "1 d"}, recovery={"policy": policy, "repair": "1 d"})
+    assert found["failures"] == 1
+    assert lost(found) == pytest.approx(DAY / 2, rel=0.05)
+    spare = weeks({"node": 1, "at": "1 d"}, recovery={"policy": policy, "repair": "1 d", "spares": 1})
+    assert lost(spare) == pytest.approx(0.0, abs=1e-6)  # one machine stands in for all of them
+
+
+@pytest.mark.parametrize("policy", ["elastic", "replica"])
+def test_a_cable_takes_the_replicas_of_its_machine_until_it_is_back(policy: str) -> None:
+    """Given up after 30 s, then 8 of 16 go on by themselves until the cable is back, whatever machines stand by."""
+    fault = {"link": "node1.nic2-rail2.leaf0", "down": True, "at": "3 d", "until": "4 d"}
+    found = weeks(fault, recovery={"policy": policy, "spares": 4})
+    assert lost(found) == pytest.approx(DAY / 2, rel=0.05)
+    assert found["spent_s"]["wait"] == 0.0
+    assert found["spent_s"]["detect"] == pytest.approx(theory.give_up_time())
+
+
+def test_a_link_between_switches_takes_the_machines_behind_it() -> None:
+    """Four machines, two on a leaf of every rail; 16 of 32 replicas are behind the trunk of one."""
+    fault = {"link": "rail2.leaf0->spine", "down": True, "at": "3 d", "until": "4 d"}
+    job = tree(fault, recovery={"policy": "elastic"})
+    job["cluster"] |= {"nodes": 4, "fabric": {"link": "roce-100g", "leaf_ports": 2}}
+    found = simulate(job).document()["training_run"]
+    assert found["faults"][0]["effect"] == "fails"
+    assert lost(found) == pytest.approx(DAY / 2, rel=0.05)
 
 
 # checkpoints beside training

@@ -169,3 +169,36 @@ def test_a_transfer_in_lockstep_is_slower_by_the_worst_load() -> None:
         taken = Counter(fabric.uplink(Port(i, 0), Port(8 + i, 0)) for i in range(8))
         assert slowdowns[-1] == pytest.approx(max(taken.values()), rel=1e-9)
     assert abs(fmean(slowdowns) - float(hashing_slowdown(8, 8))) < 4 * stdev(slowdowns) / sqrt(len(slowdowns))
+
+
+def pairs_over_uplinks(seed: int, queue_pairs: int) -> tuple[float, float]:
+    """(time of eight pairs over eight uplinks through the engine, over that of one alone; largest over mean load, counted)."""
+    cluster = two_leaves(seed, each=8, oversubscription=1, queue_pairs=queue_pairs)
+    fabric, wires = hashed(cluster), Interconnect(cluster, range(16))
+    program = Program()
+    for i in range(8):
+        program.add("send", "pipeline_comm", (Lane(i, "send"),), collective=Collective("send", "pipeline", (i, 8 + i), 10**9))
+    latency = wires.cost(Collective("send", "pipeline", (0, 8), 10**9)).latency
+    taken = Counter(fabric.uplink(Port(i, 0), Port(8 + i, 0), pair) for i in range(8) for pair in range(queue_pairs))
+    return (Engine(program, wires).run().makespan - latency) / 20e-3, max(taken.values()) / queue_pairs
+
+
+@pytest.mark.parametrize(("queue_pairs", "mean"), [(2, 2.10), (4, 1.761946), (8, 1.53)])
+def test_queue_pairs_of_a_flow_are_hashed_apart(queue_pairs: int, mean: float) -> None:
+    """q of them make q times as many balls: each seed's slowdown is its worst load, and their mean the closed form's."""
+    found = [pairs_over_uplinks(seed, queue_pairs) for seed in range(60)]
+    for slowdown, worst in found:
+        assert slowdown == pytest.approx(worst, rel=1e-9)
+    expected = float(hashing_slowdown(8, 8, queue_pairs))
+    assert expected == pytest.approx(mean, abs=0.005)
+    slowdowns = [slowdown for slowdown, _ in found]
+    assert abs(fmean(slowdowns) - expected) < 4 * stdev(slowdowns) / sqrt(len(slowdowns))
+
+
+def test_queue_pairs_leave_the_first_hash_as_it_is() -> None:
+    assert hashed(two_leaves(3, queue_pairs=4)).route(Port(0, 0), Port(5, 0)) == hashed(two_leaves(3)).route(Port(0, 0), Port(5, 0))
+    loads = dict(hashed(two_leaves(3, queue_pairs=4)).loads(Port(0, 0), Port(5, 0)))
+    assert sum(loads.values()) == pytest.approx(4.0)  # a cable up, one uplink each way, a cable down
+    assert dict(hashed(two_leaves(3, queue_pairs=4)).loads(Port(0, 0), Port(1, 0))) == {0: 1.0, 3: 1.0}, "no uplink inside a leaf"
+    with pytest.raises(TopologyError, match="makes no difference where traffic is sprayed"):
+        two_leaves(queue_pairs=2, routing="spray")

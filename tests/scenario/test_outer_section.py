@@ -7,12 +7,8 @@ from typing import Any
 import pytest
 
 from parsim.errors import InputError
-from parsim.execution.disturbed import DisturbedStep
-from parsim.execution.prepared import prepare
 from parsim.parallel.groups import DATA, OUTER, WORLD, Groups, Mesh
 from parsim.run import simulate
-from parsim.scenario.build import build
-from parsim.scenario.load import load
 from parsim.theory import local_steps as theory
 
 
@@ -132,13 +128,6 @@ def test_groups_end_where_replicas_step_alone() -> None:
     assert groups.members(WORLD, 1) == (0, 1, 2, 3)
     assert groups.members("shard", 4) == (4, 6)
     assert groups.members("replica", 4) == (4,)
-
-
-def test_random_differences_are_not_for_groups_that_step_alone() -> None:
-    """A disturbed step would wait for the slowest group of every step, and a period for the slowest of H steps."""
-    scenario = trained({"size": 2, "local_steps": 10}) | {"variability": {"jitter": 0.01}}
-    with pytest.raises(InputError, match="not supported yet: random differences between groups of replicas that step alone"):
-        DisturbedStep(prepare(build(load(scenario))))
 
 
 @pytest.mark.parametrize(

@@ -317,6 +317,9 @@ LEAVES: dict[str, Leaf] = {
     "cluster.fabric.routing": leaf(
         "ecmp", same={"default": None, "spray": None}, cluster={**FOUR_NODES, "fabric": {"kind": "fat-tree", "leaf_ports": 8}}
     ),
+    "cluster.fabric.queue_pairs": leaf(
+        4, same={"default": None, 1: None}, cluster={**FOUR_NODES, "fabric": {"kind": "fat-tree", "leaf_ports": 8, "routing": "ecmp"}}
+    ),
     "cluster.fabric.link": leaf("ib-ndr", cluster=FOUR_NODES),
     "cluster.fabric.leaf_ports": leaf(
         8, same={"default": None}, cluster={**FOUR_NODES, "fabric": {"kind": "fat-tree", "oversubscription": 4}}
@@ -373,6 +376,9 @@ LEAVES: dict[str, Leaf] = {
     "software.memory.allocator": leaf("expandable", "exact", same={"auto": None, "segments": None}),
     "variability.seed": leaf(7),
     "variability.runs": leaf(3, variability__jitter=0.1),
+    "variability.hashing": leaf(
+        True, variability__runs=3, cluster={**FOUR_NODES, "fabric": {"kind": "fat-tree", "leaf_ports": 8, "routing": "ecmp"}}
+    ),
     "variability.slow.node": leaf(1, variability__slow=[{"node": 0, "speed": 0.5}], cluster__nodes=2, cluster__gpus=16),
     "variability.slow.rank": leaf(1, 2, variability__slow=[{"rank": 0, "speed": 0.5}]),
     "variability.slow.speed": leaf(0.25, 0.75, variability__slow=[{"rank": 0, "speed": 0.5}]),

@@ -87,6 +87,40 @@ def test_a_replica_that_is_back_shortens_what_is_left() -> None:
     assert (run.wall, run.work) == (1200, 1000)
 
 
+def test_replicas_that_leave_at_once() -> None:
+    """Of four replicas two are away from 150 to 550: 150 + 200 + 650 s of work, done at 1,200; a strike on those two hits nobody."""
+    cause = Cause("node", inf, 0.0, 0.0, repair=400.0)
+    training = job(policy="replica", replicas=4, work=1000.0, given=(Given(cause, Strike(150.0), replicas=(0, 1)),))
+    run = train(training)
+    assert (run.wall, run.work, run.failures) == (1200, 1000, {"node": 1})
+    again = Given(cause, Strike(300.0), replicas=(0, 1))
+    assert train(replace(training, given=(*training.given, again))).pieces == run.pieces
+    apart = tuple(Given(cause, Strike(150.0), replicas=(one,)) for one in (0, 1))
+    assert train(replace(training, given=apart)).wall == run.wall
+    assert train(replace(training, spares=1)).wall == 1000  # one machine lacks, and one stands by
+    assert train(replace(training, spares=1, given=apart)).wall == 150 + 400 + 550  # one of two: three of four replicas for 400 s
+
+
+def test_the_last_replicas_take_the_work_with_them() -> None:
+    """Two leave at 150, the others at 200: nobody trains on, and what was not saved is lost."""
+    cause = Cause("node", inf, 0.0, 0.0, repair=400.0)
+    both = tuple(Given(cause, Strike(at), replicas=which) for at, which in ((150.0, (0, 1)), (200.0, (2, 3))))
+    run = train(job(policy="replica", replicas=4, interval=100.0, work=300.0, given=both))
+    assert run.spent("lost") > 0
+    assert [(piece.begin, piece.end) for piece in run.pieces if piece.kind == "wait"] == [(200, 550)]
+
+
+def test_what_is_cut_off_comes_back_with_its_link() -> None:
+    """At 150 half of the replicas are cut off until 500: with `elastic` work done since 110 is lost, and they join at the next save."""
+    cause = Cause("link", inf, 10.0, 20.0)
+    training = job(interval=100.0, policy="elastic", replicas=2, restart=20.0, given=(Given(cause, Strike(150.0), 500.0, (1,)),))
+    assert rows(training) == [
+        (0, 100, "train", ""), (100, 110, "save", ""), (110, 150, "lost", "link"), (150, 160, "detect", "link"),
+        (160, 180, "restart", "link"), (180, 280, "train", ""), (280, 290, "save", ""), (290, 390, "train", ""), (390, 400, "save", ""),
+        (400, 500, "train", ""), (500, 510, "save", ""), (510, 530, "restart", "rejoin"), (530, 580, "train", ""),
+    ]  # fmt: skip
+
+
 def test_what_is_written_in_the_background_slows_training() -> None:
     """Saves of 10 s each 100 s, durable 50 s later, in which training has 0.6 of its speed: 20 s of work less after each save."""
     run = train(job(interval=100.0, lag=50.0, writing_speed=0.6, work=200.0))

@@ -173,6 +173,9 @@ def fabric_of(topology: Topology, nodes: int, findings: list[Finding], seed: int
     if routing not in ("spray", "ecmp"):
         tree.fail("routing", f"unknown routing {routing!r}", closest(routing, ("spray", "ecmp")))
     hashed = routing == "ecmp"
+    queue_pairs = tree.whole("queue_pairs", 1)
+    if queue_pairs > 1 and not hashed:
+        tree.fail("queue_pairs", "how many there are makes no difference where traffic is sprayed", "use routing: ecmp, or queue_pairs: 1")
     name = tree.text("link", "")
     leaf_ports = tree.whole("leaf_ports", 32)
     oversubscription = tree.number("oversubscription", 1.0, 0.01, 1000.0)
@@ -200,9 +203,9 @@ def fabric_of(topology: Topology, nodes: int, findings: list[Finding], seed: int
     if findings:
         return None
     if kind == "fat-tree":
-        return FatTree(link, blocks, leaf_ports, oversubscription, hashed=hashed, seed=seed)
+        return FatTree(link, blocks, leaf_ports, oversubscription, hashed=hashed, seed=seed, queue_pairs=queue_pairs)
     if kind == "rail-optimised":
-        return RailOptimised(link, blocks, leaf_ports, oversubscription, hashed=hashed, seed=seed)
+        return RailOptimised(link, blocks, leaf_ports, oversubscription, hashed=hashed, seed=seed, queue_pairs=queue_pairs)
     return FullMesh(link, blocks) if kind == "full-mesh" else Fabric(link, blocks)
 
 

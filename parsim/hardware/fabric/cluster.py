@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import islice, product
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -310,9 +311,21 @@ class Cluster:
     def cross(self, source: int, port: int, target: int, other: int) -> Route:
         """The fabric's part of a route between ports of two machines."""
         fabric, first = self.network, self.first_fabric_link
-        local = fabric.route(Port(source, port), Port(target, other))
-        latency = math.fsum(fabric.latency(link) for link in local)
-        return Route(tuple(link + first for link in local), (1.0,) * len(local), latency, TIER_NETWORK)
+        ends = Port(source, port), Port(target, other)
+        loads = fabric.loads(*ends)
+        latency = math.fsum(fabric.latency(link) for link in fabric.route(*ends))
+        return Route(tuple(link + first for link, _ in loads), tuple(load for _, load in loads), latency, TIER_NETWORK)
+
+    def hashed_anew(self, seed: int) -> Cluster:
+        """The same machines on a network whose flows are hashed by another seed."""
+        other = copy(self)
+        other.fabric = None if self.fabric is None else self.fabric.hashed_anew(seed)
+        return other
+
+    @property
+    def hashes(self) -> bool:
+        """Whether flows keep to one path by a hash."""
+        return bool(getattr(self.fabric, "hashed", False))
 
     # the whole graph
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -100,6 +100,15 @@ def written_links(cluster: Cluster, volumes: Mapping[int, float]) -> dict[int, t
                 size, count = found.get(link, (0.0, 0))
                 found[link] = (size + share, count + 1)
     return found
+
+
+def behind(cluster: Cluster, links: Collection[int], nodes: Iterable[int]) -> list[int]:
+    """Of some machines those that reach the core of the fabric over one of these links, in either direction."""
+    if cluster.fabric is None or cluster.fabric.kind in _DIRECT:
+        return []
+    ends, first = cluster.fabric.ends, cluster.first_fabric_link
+    wanted = {frozenset(ends(link - first)) for link in links if link >= first}
+    return [node for node in nodes if any(frozenset(ends(link - first)) in wanted for link in written_links(cluster, {node: 1.0}))]
 
 
 def _ways(cluster: Cluster, storage: Storage, node: int, volume: float) -> list[tuple[int, tuple[int, ...], float, float]]:

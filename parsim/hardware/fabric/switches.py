@@ -9,7 +9,9 @@ ports keeps to one of them.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -84,6 +86,14 @@ class Fabric:
     def route(self, source: Port, target: Port) -> tuple[int, ...]:
         """Local link ids from one port to another."""
         return (self._into(source), *self._across(source, target), self._out(target))
+
+    def loads(self, source: Port, target: Port) -> tuple[tuple[int, float], ...]:
+        """(local link id, bytes on it for each byte from one port to another)."""
+        return tuple([(link, 1.0) for link in self.route(source, target)])
+
+    def hashed_anew(self, seed: int) -> Fabric:
+        """The same network with another hash; itself where nothing is hashed."""
+        return self
 
     @property
     def machines_per_leaf(self) -> int:
@@ -186,7 +196,8 @@ class FatTree(Fabric):
     """Leaf switches of `leaf_ports` plugs under a non-blocking core; trunks thinner by `oversubscription`.
 
     `hashed`: every leaf has ``leaf_ports / oversubscription`` cables, cable u to spine switch u, and all that goes from one port
-    to another takes the same spine switch, chosen by a hash of both and `seed` (RFC 2992: a flow keeps its path).
+    to another takes the same spine switch, chosen by a hash of both and `seed` (RFC 2992: a flow keeps its path). With several
+    `queue_pairs` between two ports each carries an equal part of that, on a path of its own.
     """
 
     kind = "fat-tree"
@@ -200,6 +211,7 @@ class FatTree(Fabric):
         *,
         hashed: bool = False,
         seed: int = 0,
+        queue_pairs: int = 1,
     ) -> None:
         super().__init__(link, blocks)
         self.leaf_ports = leaf_ports
@@ -209,6 +221,7 @@ class FatTree(Fabric):
         self.trunk_capacity = leaf_ports * link.capacity / oversubscription
         self.hashed = hashed
         self.seed = seed
+        self.queue_pairs = queue_pairs
         self.uplinks = round(leaf_ports / oversubscription) if hashed else 1
         """links of a leaf to the core, each way"""
         self.uplink_capacity = link.capacity if hashed else self.trunk_capacity
@@ -225,17 +238,32 @@ class FatTree(Fabric):
     def leaf_of(self, port: Port) -> int:
         return port.node // self.nodes_per_leaf if self.nodes_per_leaf else self.index(port) // self.leaf_ports
 
-    def uplink(self, source: Port, target: Port) -> int:
-        """Which of the leaf's uplinks carries what `source` sends to `target`."""
+    def hashed_anew(self, seed: int) -> Fabric:
+        if not self.hashed:
+            return self
+        other = copy(self)
+        other.seed = seed
+        return other
+
+    def uplink(self, source: Port, target: Port, queue_pair: int = 0) -> int:
+        """Which of the leaf's uplinks carries what `source` sends to `target` over one of their queue pairs."""
         if self.uplinks == 1:
             return 0
-        return _mixed(_mixed(_mixed(self.seed) ^ self.index(source)) ^ self.index(target)) % self.uplinks
+        found = _mixed(_mixed(_mixed(self.seed) ^ self.index(source)) ^ self.index(target))
+        return (_mixed(found ^ queue_pair) if queue_pair else found) % self.uplinks
 
-    def _across(self, source: Port, target: Port) -> tuple[int, ...]:
+    def loads(self, source: Port, target: Port) -> tuple[tuple[int, float], ...]:
+        if self.queue_pairs == 1 or not self.hashed:
+            return super().loads(source, target)
+        taken = Counter(link for pair in range(self.queue_pairs) for link in self._across(source, target, pair))
+        across = [(link, count / self.queue_pairs) for link, count in taken.items()]
+        return ((self._into(source), 1.0), *across, (self._out(target), 1.0))
+
+    def _across(self, source: Port, target: Port, queue_pair: int = 0) -> tuple[int, ...]:
         up, down = self.leaf_of(source), self.leaf_of(target)
         if up == down:
             return ()
-        spine, first = self.uplink(source, target), 2 * self.ports
+        spine, first = self.uplink(source, target, queue_pair), 2 * self.ports
         return (first + 2 * (up * self.uplinks + spine), first + 2 * (down * self.uplinks + spine) + 1)
 
     def to_core(self, port: Port) -> tuple[int, ...]:

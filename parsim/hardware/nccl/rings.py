@@ -137,9 +137,9 @@ def ring_channel(cluster: Cluster, group: tuple[int, ...], plan: Plan) -> Channe
         order += [start + local for local in ring.order]
         load.update([(link + offset, coefficient) for link, coefficient in ring.load])
         if ring.entry >= 0:
-            for link in cluster.network.route(Port(node, ring.exit), Port(other, following.entry)):
+            for link, share in cluster.network.loads(Port(node, ring.exit), Port(other, following.entry)):
                 at = link + cluster.first_fabric_link
-                load[at] = load.get(at, 0.0) + 1.0
+                load[at] = load.get(at, 0.0) + share
     return Channel(tuple(order), tuple(load.items()), min([ring.cap for _, ring in plan]), plan)
 
 
