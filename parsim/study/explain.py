@@ -23,6 +23,7 @@ from parsim.scenario.build import build
 from parsim.scenario.scenario import Scenario
 from parsim.study.roofline import Roofline, roofline
 from parsim.study.what_if import SLOW_RANK, Watch, WhatIf, by_name, what_ifs, with_effects
+from parsim.units import snapped
 
 DAY = 86_400.0
 """[s]"""
@@ -266,7 +267,7 @@ def assumptions(report: Report) -> Iterator[str]:
     for one in known:
         effect = one.effect
         if effect is not None:
-            times = [f"{100 * (time / step - 1):+.1f}" for time in effect.step_time_s]
+            times = [f"{100 * (snapped(time / step) - 1):+.1f}" for time in effect.step_time_s]
             peaks = [f"{(volume - peak) / 2**30:+.2f}" for volume in effect.peak_bytes]
             tried = ", ".join(effect.tried[:4]) + (", …" if len(effect.tried) > 4 else "")
             rows.append([_name(one), one.value[:20], *times, *peaks, tried])

@@ -35,6 +35,8 @@ _BOUNDLESS = "1 EB/s"
 """of an ideal link"""
 SLOW_RANK = "rank "
 """how the name of that change begins"""
+_DIGITS = 9
+"""to which effects are sorted: short runs answer for long ones to so many, and what is equal stays in the order in which it was asked"""
 _FREE = 1e6
 """times as fast: an ideal link"""
 _NVLINKS = (("nvlink3", 12, 2021), ("nvlink4", 18, 2023), ("nvlink5", 18, 9999))
@@ -81,7 +83,7 @@ def what_ifs(scenario: Scenario, report: Report, *, jobs: int | None = None, wat
     asked = list(changes(scenario, report))
     came = tried(scenario, [change.overrides for change in asked], jobs=jobs, watch=watch)
     answers = [_answer(change, one, report) for change, one in zip(asked, came, strict=True)]
-    return sorted(answers, key=lambda one: (one.outcome.answer is None, one.effect))
+    return sorted(answers, key=lambda one: (one.outcome.answer is None, round(one.effect, _DIGITS)))
 
 
 def tried(
@@ -345,7 +347,7 @@ def with_effects(scenario: Scenario, report: Report, *, jobs: int | None = None,
     for question, one in zip(asked, came, strict=True):
         groups.setdefault(question.assumption, []).append((question.other, one))
     assumptions = [replace(assumption, effect=_effect(others, report)) for assumption, others in groups.items()]
-    assumptions.sort(key=lambda one: -(_size(one.effect, report) if one.effect is not None else -1.0))
+    assumptions.sort(key=lambda one: -(round(_size(one.effect, report), _DIGITS) if one.effect is not None else -1.0))
     return Report(replace(report.measured, assumptions=tuple(assumptions)))
 
 
