@@ -21,8 +21,9 @@ from parsim.report.verdict import recipe, step_text
 from parsim.run import simulate
 from parsim.scenario.build import build
 from parsim.scenario.scenario import Scenario
+from parsim.study.assumptions import questions, sorted_by_effect
 from parsim.study.roofline import Roofline, roofline
-from parsim.study.what_if import SLOW_RANK, Watch, WhatIf, by_name, what_ifs, with_effects
+from parsim.study.what_if import SLOW_RANK, Watch, WhatIf, by_name, changes, ranked, tried
 from parsim.units import snapped
 
 DAY = 86_400.0
@@ -61,11 +62,13 @@ def explain(scenario: Scenario, *, jobs: int | None = None, watch: Watch | None 
     report = simulate(scenario)
     built = build(scenario)
     profiled = isinstance(scenario.tree["model"], dict) and "stages" in scenario.tree["model"]
+    assumed, asked = questions(scenario, report), list(changes(scenario, report))
+    came = tried(scenario, [*(one.overrides for one in assumed), *(one.overrides for one in asked)], jobs=jobs, watch=watch)
     return Explanation(
         scenario=scenario,
-        report=with_effects(scenario, report, jobs=jobs, watch=watch),
+        report=sorted_by_effect(report, assumed, came[: len(assumed)]),
         causes=report.causes,
-        what_ifs=what_ifs(scenario, report, jobs=jobs, watch=watch),
+        what_ifs=ranked(report, asked, came[len(assumed) :]),
         roofline=None if profiled else roofline(built),
     )
 
