@@ -55,7 +55,7 @@ _LATENCY = ("0.5", "2")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Alternative:
     """An assumption, what else it might be, and the overrides that say so."""
 
     assumption: Assumption
@@ -68,35 +68,35 @@ def with_effects(scenario: Scenario, report: Report, *, jobs: int | None = None,
 
     Efficiencies of the device that decide the step are among them, whoever states them: they differ between runs.
     """
-    asked = questions(scenario, report)
-    return sorted_by_effect(report, asked, tried(scenario, [question.overrides for question in asked], jobs=jobs, watch=watch))
+    asked = alternatives(scenario, report)
+    return sorted_by_effect(report, asked, tried(scenario, [one.overrides for one in asked], jobs=jobs, watch=watch))
 
 
-def questions(scenario: Scenario, report: Report) -> list[Question]:
+def alternatives(scenario: Scenario, report: Report) -> list[Alternative]:
     """What else the assumptions of a report might be, one by one."""
     built = build(scenario)
     return [*_stated(report, built), *_efficiencies(scenario, built)]
 
 
-def sorted_by_effect(report: Report, asked: Sequence[Question], came: Sequence[Outcome[Figures]]) -> Report:
-    """The report with what came of each question."""
+def sorted_by_effect(report: Report, asked: Sequence[Alternative], came: Sequence[Outcome[Figures]]) -> Report:
+    """The report with what came of each alternative."""
     groups: dict[Assumption, list[tuple[str, Outcome[Figures]]]] = {assumption: [] for assumption in report.measured.assumptions}
-    for question, one in zip(asked, came, strict=True):
-        groups.setdefault(question.assumption, []).append((question.other, one))
+    for one, outcome in zip(asked, came, strict=True):
+        groups.setdefault(one.assumption, []).append((one.other, outcome))
     assumptions = [replace(assumption, effect=_effect(others, report)) for assumption, others in groups.items()]
     assumptions.sort(key=lambda one: -(round(_size(one.effect, report), DIGITS) if one.effect is not None else -1.0))
     return Report(replace(report.measured, assumptions=tuple(assumptions)))
 
 
-def _stated(report: Report, built: Built) -> Iterator[Question]:
+def _stated(report: Report, built: Built) -> Iterator[Alternative]:
     device = built.cluster.device(built.gpus[0])
     for assumption in report.measured.assumptions:
         for other in _others(assumption, device):
             if assumption.name in _LINKS and other.startswith("x"):
                 key = f"cluster.set.links.{_LINKS[assumption.name]}.per_direction"
-                yield Question(assumption, other, (f"{key}={other}",))
+                yield Alternative(assumption, other, (f"{key}={other}",))
             elif other != assumption.value:
-                yield Question(assumption, other, (f"assumptions.{assumption.name}={other}",))
+                yield Alternative(assumption, other, (f"assumptions.{assumption.name}={other}",))
 
 
 def _others(assumption: Assumption, device: Device) -> Sequence[str]:
@@ -112,7 +112,7 @@ def _others(assumption: Assumption, device: Device) -> Sequence[str]:
     return CHOICES.get(assumption.name, ())
 
 
-def _efficiencies(scenario: Scenario, built: Built) -> Iterator[Question]:
+def _efficiencies(scenario: Scenario, built: Built) -> Iterator[Alternative]:
     """Efficiencies of the device: of products, memory, the attention kernel in use, and latency where it is a guess."""
     device, kernel = built.cluster.device(built.gpus[0]), built.training.attention
     guesses = set(device.assumptions)
@@ -131,7 +131,7 @@ def _efficiencies(scenario: Scenario, built: Built) -> Iterator[Question]:
         source = f"{'a guess' if guessed else 'fitted to measured kernels'}; training runs differ by {factors[0]} to {factors[1]} of it"
         shown = f"{value * 1e6:.3g} us" if key == "kernel_latency" else f"{value:.4g}"
         assumption = Assumption(path, shown, source, device.name)
-        yield from (Question(assumption, f"x{factor}", (scaled(scenario, path, float(factor)),)) for factor in factors)
+        yield from (Alternative(assumption, f"x{factor}", (scaled(scenario, path, float(factor)),)) for factor in factors)
 
 
 def _effect(others: Sequence[tuple[str, Outcome[Figures]]], report: Report) -> Effect | None:

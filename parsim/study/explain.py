@@ -21,7 +21,7 @@ from parsim.report.verdict import recipe, step_text
 from parsim.run import simulate
 from parsim.scenario.build import build
 from parsim.scenario.scenario import Scenario
-from parsim.study.assumptions import questions, sorted_by_effect
+from parsim.study.assumptions import alternatives, sorted_by_effect
 from parsim.study.roofline import Roofline, roofline
 from parsim.study.what_if import SLOW_RANK, Watch, WhatIf, by_name, changes, ranked, tried
 from parsim.units import snapped
@@ -62,7 +62,7 @@ def explain(scenario: Scenario, *, jobs: int | None = None, watch: Watch | None 
     report = simulate(scenario)
     built = build(scenario)
     profiled = isinstance(scenario.tree["model"], dict) and "stages" in scenario.tree["model"]
-    assumed, asked = questions(scenario, report), list(changes(scenario, report))
+    assumed, asked = alternatives(scenario, report), list(changes(scenario, report))
     came = tried(scenario, [*(one.overrides for one in assumed), *(one.overrides for one in asked)], jobs=jobs, watch=watch)
     return Explanation(
         scenario=scenario,
