@@ -24,7 +24,7 @@ from parsim.hardware.transfers import exchange
 
 
 @dataclass(slots=True)
-class Group:
+class Communicator:
     """What is known about a group of GPUs: its channels, and per algorithm the links they cross."""
 
     members: tuple[int, ...]
@@ -36,7 +36,7 @@ class Group:
 
 _Question = tuple[str, str, str, float, tuple[int, ...]]
 """kind, kernels, profile, limit of a connection, group"""
-_GROUPS: WeakKeyDictionary[Cluster, dict[tuple[int, ...], Group]] = WeakKeyDictionary()
+_GROUPS: WeakKeyDictionary[Cluster, dict[tuple[int, ...], Communicator]] = WeakKeyDictionary()
 _PAIRS: WeakKeyDictionary[Cluster, dict[_Question, tuple[float, LinkPath, float]]] = WeakKeyDictionary()
 """latency, path and rate of exchanges"""
 
@@ -102,7 +102,7 @@ def check_question(group: tuple[int, ...], kind: str, size: int) -> None:
         raise TopologyError(Finding(f"a send has two members, not {len(group)}", "collective", list(group)))
 
 
-def group_of(cluster: Cluster, group: tuple[int, ...]) -> Group:
+def group_of(cluster: Cluster, group: tuple[int, ...]) -> Communicator:
     """What is known about a group of at least two GPUs.
 
     Raises:
@@ -114,11 +114,11 @@ def group_of(cluster: Cluster, group: tuple[int, ...]) -> Group:
         if len(set(group)) != len(group):
             raise TopologyError(Finding(f"a GPU appears twice in the group {group}", "cluster.placement"))
         over = rings(cluster, group)
-        known = groups[group] = Group(group, over, describe(cluster, group, over))
+        known = groups[group] = Communicator(group, over, describe(cluster, group, over))
     return known
 
 
-def lanes_of(cluster: Cluster, about: Group, algorithm: str, kind: str) -> Lanes:
+def lanes_of(cluster: Cluster, about: Communicator, algorithm: str, kind: str) -> Lanes:
     """The links that an algorithm crosses.
 
     Raises:
@@ -131,7 +131,7 @@ def lanes_of(cluster: Cluster, about: Group, algorithm: str, kind: str) -> Lanes
     return about.known[key]
 
 
-def _channels(cluster: Cluster, about: Group, algorithm: str, kind: str) -> list[tuple[LinkPath, float]]:
+def _channels(cluster: Cluster, about: Communicator, algorithm: str, kind: str) -> list[tuple[LinkPath, float]]:
     match algorithm:
         case "tree":
             return tree_channels(cluster, about.over)

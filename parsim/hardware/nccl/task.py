@@ -225,7 +225,7 @@ class MachineRings:
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
+class NvlsChannels:
     """Channels of an all-reduce inside the NVSwitch: every GPU is the head of one."""
 
     count: int
