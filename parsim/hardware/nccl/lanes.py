@@ -24,7 +24,7 @@ from parsim.hardware.fabric.routes import Route, join, shift
 from parsim.hardware.flows import CollectiveCost, Flow
 from parsim.hardware.nccl.estimate import Estimate
 from parsim.hardware.nccl.rings import LinkPath, Plan, Rings, ring_channel
-from parsim.hardware.nccl.wiring import Wiring, wiring
+from parsim.hardware.nccl.wiring import MachineGraph, wiring
 
 # trees over the machines of a group (NVIDIA/nccl src/graph/trees.cc)
 
@@ -74,7 +74,7 @@ def _tree(cluster: Cluster, group: tuple[int, ...], plan: Plan) -> tuple[LinkPat
     return tuple(load.items()), cap
 
 
-def _back(wires: Wiring, source: int, target: int, group: tuple[int, ...], hop: Route) -> Route:
+def _back(wires: MachineGraph, source: int, target: int, group: tuple[int, ...], hop: Route) -> Route:
     """The way against a hop, over the same kind of wire."""
     routes = wires.between(source, target, group)
     return next((route for route in routes if route.tier == hop.tier), routes[0] if routes else hop)

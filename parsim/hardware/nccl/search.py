@@ -32,9 +32,9 @@ from parsim.hardware.nccl.task import (
     split,
     times,
 )
-from parsim.hardware.nccl.wiring import Wiring, wiring
+from parsim.hardware.nccl.wiring import MachineGraph, wiring
 
-_FOUND: WeakKeyDictionary[Wiring, dict[object, MachineRings]] = WeakKeyDictionary()
+_FOUND: WeakKeyDictionary[MachineGraph, dict[object, MachineRings]] = WeakKeyDictionary()
 """answers by what was asked"""
 
 
