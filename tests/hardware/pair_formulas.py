@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from parsim.hardware.nccl import p2p
-from parsim.hardware.nccl.estimate import Estimate
+from parsim.hardware.nccl.estimate import CollectiveEstimate
 from parsim.hardware.nccl.profiles import Profile
 
 
@@ -44,7 +44,7 @@ def pipeline_time(size: float, chunk_size: float, hops: int, bandwidth: float, s
     return (chunks + hops - 1) * chunk_size / bandwidth + hops * step
 
 
-def loop_time(one: Estimate, issue: float = 38e-6, call: float = 8e-6) -> float:
+def loop_time(one: CollectiveEstimate, issue: float = 38e-6, call: float = 8e-6) -> float:
     """Time per collective in a loop that a host drives without waiting: the slower of host and device [s].
 
     The defaults are those of a Python framework (stas00/ml-engineering, H200 sweep).

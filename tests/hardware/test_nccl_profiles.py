@@ -7,7 +7,7 @@ from pair_formulas import Exchange, all_to_all_time, loop_time, pipeline_time, s
 
 from parsim.errors import TopologyError
 from parsim.hardware.nccl import p2p
-from parsim.hardware.nccl.estimate import Estimate, choose, estimate
+from parsim.hardware.nccl.estimate import CollectiveEstimate, choose, estimate
 from parsim.hardware.nccl.inputs import Graph, Heads, Inputs, Settings
 from parsim.hardware.nccl.profiles import MEASURED, NCCL, PROFILES, profile
 
@@ -141,7 +141,7 @@ def test_every_parameter_has_a_source():
 
 def test_estimate_adds_up():
     one = estimate(A100, "all_reduce", GIB)
-    assert isinstance(one, Estimate)
+    assert isinstance(one, CollectiveEstimate)
     assert one.time == one.latency + one.transfer
     assert one.ctas == 24
 

@@ -12,7 +12,7 @@ from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.flows import CollectiveCost, Flow
 from parsim.hardware.nccl import p2p
 from parsim.hardware.nccl.describe import describe, local_wire
-from parsim.hardware.nccl.estimate import Estimate, estimate
+from parsim.hardware.nccl.estimate import CollectiveEstimate, estimate
 from parsim.hardware.nccl.expert_kernels import expert_kernels
 from parsim.hardware.nccl.inputs import AUTOMATIC, KINDS, Inputs, Settings
 from parsim.hardware.nccl.lanes import Lanes, cost, lanes, nvls_channels, tree_channels, volume
@@ -75,7 +75,9 @@ def collective_cost(cluster: Cluster, group: tuple[int, ...], kind: str, size: i
     return cost(one, kind, len(group), lanes_of(cluster, group_of(cluster, group), one.choice.algorithm, kind))
 
 
-def collective_estimate(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, settings: Settings = AUTOMATIC) -> Estimate:
+def collective_estimate(
+    cluster: Cluster, group: tuple[int, ...], kind: str, size: int, settings: Settings = AUTOMATIC
+) -> CollectiveEstimate:
     """Choice, latency, transfer time and CUDA blocks of a collective that the library tunes (or a barrier).
 
     Raises:

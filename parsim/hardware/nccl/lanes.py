@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.fabric.routes import Route, join, shift
 from parsim.hardware.flows import CollectiveCost, Flow
-from parsim.hardware.nccl.estimate import Estimate
+from parsim.hardware.nccl.estimate import CollectiveEstimate
 from parsim.hardware.nccl.rings import LinkPath, Plan, Rings, ring_channel
 from parsim.hardware.nccl.wiring import MachineGraph, wiring
 
@@ -216,7 +216,7 @@ def flows(over: Lanes, amount: float, transfer: float) -> tuple[Flow, ...]:
     return tuple(Flow(lane.path, amount * lane.share, amount * lane.share / time) for lane in over.lanes)
 
 
-def cost(one: Estimate, kind: str, ranks: int, over: Lanes) -> CollectiveCost:
+def cost(one: CollectiveEstimate, kind: str, ranks: int, over: Lanes) -> CollectiveCost:
     """The cost of an estimated collective over the links of `over`."""
     amount = volume(one.choice.algorithm, kind, ranks, one.choice.size)
     return CollectiveCost(one.latency, flows(over, amount, one.transfer), one.choice.algorithm, one.choice.protocol, one.ctas)
