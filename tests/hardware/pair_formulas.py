@@ -10,7 +10,7 @@ from parsim.hardware.nccl.estimate import CollectiveEstimate
 from parsim.hardware.nccl.profiles import Profile
 
 
-def send_time(way: p2p.Way, size: float, used: Profile, connection_cap: float = 0.0) -> float:
+def send_time(way: p2p.Transport, size: float, used: Profile, connection_cap: float = 0.0) -> float:
     """Time of one message [s]."""
     return p2p.send_latency(way) + (size / p2p.send_rate(way, used, connection_cap) if size else 0.0)
 
@@ -20,7 +20,7 @@ class Exchange(NamedTuple):
 
     ranks: int
     per_node: int
-    way: p2p.Way
+    way: p2p.Transport
     """to the farthest peer; its bandwidth is that of a GPU's own links inside the node"""
     network: float = 0.0
     """NIC bandwidth per GPU [B/s]"""

@@ -153,7 +153,7 @@ def _on_ring(cluster: Cluster, group: tuple[int, ...], plan: Plan, kind: str) ->
     return path, channel.cap
 
 
-def _way(cluster: Cluster, source: int, target: int) -> tuple[p2p.Way, LinkPath]:
+def _way(cluster: Cluster, source: int, target: int) -> tuple[p2p.Transport, LinkPath]:
     """How a message travels, and the links it crosses."""
     route = cluster.route(source, target)
     node, other = cluster.node_of(source), cluster.node_of(target)
@@ -165,7 +165,7 @@ def _way(cluster: Cluster, source: int, target: int) -> tuple[p2p.Way, LinkPath]
         local = local_wire(cluster, node, inside)
     waiting = cluster.network.message_latency if crosses else 0.0
     bandwidth = route.bottleneck(cluster.capacity)
-    return p2p.Way(bandwidth, route.latency, local, crosses, machine.cpu, waiting), path
+    return p2p.Transport(bandwidth, route.latency, local, crosses, machine.cpu, waiting), path
 
 
 def _send(cluster: Cluster, source: int, target: int, size: int, settings: Settings) -> CollectiveCost:
@@ -202,7 +202,7 @@ def _exchange(cluster: Cluster, group: tuple[int, ...], kind: str, settings: Set
     most = max(members.values())
     node = next(node for node, count in members.items() if count == most)
     waiting = cluster.network.message_latency if pairs.between_machines else 0.0
-    way = p2p.Way(math.inf, pairs.latency, _wire(cluster, group, node), pairs.between_machines, cluster.machine(node).cpu, waiting)
+    way = p2p.Transport(math.inf, pairs.latency, _wire(cluster, group, node), pairs.between_machines, cluster.machine(node).cpu, waiting)
     if settings.kernels != "nccl":
         own = expert_kernels(settings.kernels, kind)
         line = min(port_rates(cluster, node).values()) if pairs.between_machines else 0.0
