@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -69,7 +69,7 @@ class FaultedStep:
         classes = self.split.classes
         return Likes(classes.links, classes.represents) if self.split.folded else Likes({link: link for link in classes.links})
 
-    def outcome(self, faults: Sequence[Fault]) -> Outcome:
+    def outcome(self, faults: Iterable[Fault]) -> Outcome:
         """What comes of a step with some of the faults."""
         with collector_paused():
             breaking = Breaking(tuple(faults), self.likes, self.split.fabric.capacity)
@@ -82,12 +82,12 @@ class FaultedStep:
         )
 
     def _alone(self, fault: Fault) -> Outcome:
-        return self.together if len(self._broken) == 1 else self.outcome([fault])
+        return self.together if len(self._broken) == 1 else self.outcome((fault,))
 
     @cached_property
     def together(self) -> Outcome:
         """All of them."""
-        return self.outcome([fault for _, fault in self._broken])
+        return self.outcome(fault for _, fault in self._broken)
 
     def effect(self, outcome: Outcome, faults: Sequence[Fault]) -> FaultEffect:
         """The outcome in a report's words."""
