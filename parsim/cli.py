@@ -127,7 +127,7 @@ def run(
             report = simulate(scenario, unfolded=unfolded, slow_gpu=slow_gpu)
     report = _signed(report, command)
     if sensitivity:
-        from parsim.study.what_if import with_effects
+        from parsim.study.assumptions import with_effects
 
         report = with_effects(scenario, report, watch=partial(progress, "Trying other assumptions", quiet=quiet))
     with busy("Writing the report", quiet=quiet):

@@ -18,7 +18,7 @@ from typing import Any
 from parsim.calibration.measurements import Core, MeasuredTables, Product, streaming_rate
 from parsim.hardware.device import AttentionEfficiency, Device
 from parsim.hardware.kernels import attention_time, gemm_time
-from parsim.hardware.measured import Shape, Table
+from parsim.hardware.measured import KernelTable, Shape
 
 PRIOR = 0.1
 TOLERATED = 0.25
@@ -189,7 +189,7 @@ def _left_out(device: Device, rows: Sequence[tuple[Shape, float]]) -> FitErrors 
     pairs = []
     for number, (shape, seconds) in enumerate(rows):
         others = [row for index, row in enumerate(rows) if index != number and row[0] != shape]
-        pairs.append((Table(others).time(shape, lambda other: analytic(device, other)), seconds))
+        pairs.append((KernelTable(others).time(shape, lambda other: analytic(device, other)), seconds))
     return _errors(pairs)
 
 

@@ -78,10 +78,13 @@ class FaultedStep:
     def rows(self) -> tuple[FaultRow, ...]:
         """Every fault alone."""
         return tuple(
-            FaultRow(path, fault.name, fault.begin, _end(fault), self.effect(self.outcome((fault,)), (fault,)))
-            for path, fault in self._broken
+            FaultRow(path, fault.name, fault.begin, _end(fault), self.effect(self._alone(fault), (fault,))) for path, fault in self._broken
         )
 
+    def _alone(self, fault: Fault) -> Outcome:
+        return self.together if len(self._broken) == 1 else self.outcome((fault,))
+
+    @cached_property
     def together(self) -> Outcome:
         """All of them."""
         return self.outcome(fault for _, fault in self._broken)
@@ -123,7 +126,7 @@ def faulted(prepared: Prepared, run: Run, measured: Callable[[Built, Run], Measu
     """
     step = FaultedStep(prepared, run.makespan)
     rows = step.rows()
-    together = step.together()
+    together = step.together
     effect = rows[0].effect if len(rows) == 1 else step.effect(together, [fault for _, fault in prepared.built.faults])
     if together.failure is not None:
         return Faults(rows, effect, tuple(step.warnings(rows)))

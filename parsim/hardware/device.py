@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parsim.errors import Finding, InputWarning
-from parsim.hardware.measured import Measured, read_measured
+from parsim.hardware.measured import MeasuredKernels, read_measured
 from parsim.hardware.tree import Tree, closest
 from parsim.units import format_flops
 
@@ -122,7 +122,7 @@ class Device:
     """CUDA compute capability, e.g. 8.0; 0 = not an NVIDIA GPU, or unknown"""
     assumptions: tuple[str, ...] = ()
     """dotted keys whose values are guesses"""
-    measured: Measured | None = None
+    measured: MeasuredKernels | None = None
     """times that were measured on such a device; they win over the model"""
     most_gpus: int = 0
     """GPUs of the largest machine (or NVLink domain) that is sold with it; 0: unknown"""

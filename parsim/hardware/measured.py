@@ -58,7 +58,7 @@ def position(shape: Shape) -> tuple[float, ...]:
     return tuple(map(math.log2, sizes))
 
 
-class Table:
+class KernelTable:
     """Measured kernels by shape; rows of the same shape (a product forward and backward) count as their geometric mean."""
 
     def __init__(self, rows: Iterable[tuple[Shape, float]] = ()) -> None:
@@ -131,11 +131,11 @@ class Launch(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Measured:
+class MeasuredKernels:
     """The measured tables of a device; empty ones leave their kernels to the analytic model."""
 
-    gemm: Table = field(default_factory=Table)
-    attention: Table = field(default_factory=Table)
+    gemm: KernelTable = field(default_factory=KernelTable)
+    attention: KernelTable = field(default_factory=KernelTable)
     copy: Curve | None = None
     optimizer: Mapping[str, Curve] = field(default_factory=dict)
     """Adam step by implementation (fused, foreach) over the bytes that it must move"""
@@ -145,7 +145,7 @@ class Measured:
     """of the software that ran"""
     source: str = ""
 
-    def table(self, shape: Shape) -> Table:
+    def table(self, shape: Shape) -> KernelTable:
         """The table that knows kernels like `shape`."""
         return self.gemm if isinstance(shape, Gemm) else self.attention
 
@@ -164,7 +164,7 @@ _OVER_BANDWIDTH = 30.0
 """a copy inside a cache may be this much faster than memory"""
 
 
-def read_measured(tree: Tree, peak: Mapping[str, float], bandwidth: float, kernels: tuple[str, ...]) -> Measured | None:
+def read_measured(tree: Tree, peak: Mapping[str, float], bandwidth: float, kernels: tuple[str, ...]) -> MeasuredKernels | None:
     """What stands under `measured:`, None if nothing does; problems are collected in the tree.
 
     `peak` [FLOP/s] and `bandwidth` [B/s] of the device bound what can be true; `kernels` are the device's attention kernels.
@@ -177,9 +177,9 @@ def read_measured(tree: Tree, peak: Mapping[str, float], bandwidth: float, kerne
     steps: dict[str, list[tuple[float, float]]] = {}
     for row, size, time in _curve(tree, "optimizer", bandwidth, "kernels"):
         steps.setdefault(str(row.raw("kernels")), []).append((size, time))
-    result = Measured(
-        gemm=Table(gemm),
-        attention=Table(attention),
+    result = MeasuredKernels(
+        gemm=KernelTable(gemm),
+        attention=KernelTable(attention),
         copy=Curve(copy) if copy else None,
         optimizer={name: Curve(points) for name, points in steps.items()},
         launch=_launch(tree.child("launch")) if tree.has("launch") else None,

@@ -7,6 +7,7 @@ what a pinned allocator rounds up.
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -239,7 +240,8 @@ def _thinned(curve: MemoryTimeline, context: int, buffers: int) -> MemoryCurve:
     flat = {"context": np.full(len(curve.times) - begin, context), "communicators": np.full(len(curve.times) - begin, buffers)}
     whole = MemoryCurve(curve.times[begin:], tensors | flat)  # type: ignore[arg-type]
     times, levels = whole.thinned(CURVE_POINTS)
-    return MemoryCurve(times.tolist(), {name: values.astype(int).tolist() for name, values in levels.items()}, _reserved(curve))
+    volumes = {name: array("q", values.astype(np.int64).tobytes()) for name, values in levels.items()}
+    return MemoryCurve(array("d", times.tobytes()), volumes, _reserved(curve))
 
 
 def _reserved(curve: MemoryTimeline) -> tuple[tuple[float, int], ...]:

@@ -59,7 +59,7 @@ def segment_size(size: int) -> int:
     return -(-size // SEGMENT_ROUNDING) * SEGMENT_ROUNDING
 
 
-class Pool:
+class BlockPool:
     """Free blocks of one size class, found by best fit.
 
     `bins` holds addresses by size. An entry is stale unless the allocator's `free_at` says that a free block of that
@@ -117,12 +117,12 @@ class Allocator:
         """address -> size of each free block"""
         self._free_end: dict[int, int] = {}
         """end of each free block -> its address"""
-        self._of_stream: dict[int, tuple[Pool, Pool]] = {}
+        self._of_stream: dict[int, tuple[BlockPool, BlockPool]] = {}
         self._next = 0
 
-    def _pools(self, stream: int) -> tuple[Pool, Pool]:
+    def _pools(self, stream: int) -> tuple[BlockPool, BlockPool]:
         """New pools for small and large requests of a stream."""
-        return Pool(ROUNDING, 0, 0), Pool(SMALL + 1, 0, 0)
+        return BlockPool(ROUNDING, 0, 0), BlockPool(SMALL + 1, 0, 0)
 
     def run(self, events: Sequence[int], streams: Sequence[int] = ()) -> None:
         """Allocate and release, event by event.
@@ -200,7 +200,7 @@ class Allocator:
                 blocks.append(0)
                 addresses.append(0)
 
-    def _put(self, pool: Pool, address: int, size: int) -> None:
+    def _put(self, pool: BlockPool, address: int, size: int) -> None:
         """Remember a free block; its neighbours are not free."""
         self.free_at[address] = size
         self._free_end[address + size] = address
@@ -211,7 +211,7 @@ class Allocator:
         del self.free_at[address]
         del self._free_end[address + size]
 
-    def _find(self, pool: Pool, wanted: int) -> tuple[int, int]:
+    def _find(self, pool: BlockPool, wanted: int) -> tuple[int, int]:
         """Take a block of a pool that grows, see `ExpandableAllocator`: (address, size)."""
         raise NotImplementedError
 
@@ -255,13 +255,13 @@ class ExpandableAllocator(Allocator):
     free blocks are unmapped; the holes can be mapped again. The ranges are taken as endless (PyTorch: 9/8 of the device).
     """
 
-    def _pools(self, stream: int) -> tuple[Pool, Pool]:
+    def _pools(self, stream: int) -> tuple[BlockPool, BlockPool]:
         small, large = (first_address(stream, small=small) for small in (True, False))
-        pools = Pool(ROUNDING, SMALL_SEGMENT, small), Pool(ROUNDING, LARGE_SEGMENT, large)
+        pools = BlockPool(ROUNDING, SMALL_SEGMENT, small), BlockPool(ROUNDING, LARGE_SEGMENT, large)
         self.holes |= {pool.first: RANGE // 2 for pool in pools}
         return pools
 
-    def _find(self, pool: Pool, wanted: int) -> tuple[int, int]:
+    def _find(self, pool: BlockPool, wanted: int) -> tuple[int, int]:
         """Take the best free block, or map more memory at the end of a free block.
 
         A free block before unmapped memory counts as large as it could grow, so others are preferred to it.
@@ -294,7 +294,7 @@ class ExpandableAllocator(Allocator):
         self._forget(*best)
         return best
 
-    def _map(self, pool: Pool, wanted: int) -> tuple[int, int]:
+    def _map(self, pool: BlockPool, wanted: int) -> tuple[int, int]:
         """Map memory until a free block of at least `wanted` bytes exists, and take it: (address, size)."""
         begin, pieces = self._room(pool, wanted)
         if self._exceeds(sum(size for _, size in pieces)):
@@ -316,7 +316,7 @@ class ExpandableAllocator(Allocator):
                 end += size
         return begin, end - begin
 
-    def _room(self, pool: Pool, wanted: int) -> tuple[int, list[tuple[int, int]]]:
+    def _room(self, pool: BlockPool, wanted: int) -> tuple[int, list[tuple[int, int]]]:
         """Lowest run of free and unmapped memory that begins at a hole or the free block before it, and is long enough.
 
         Returns its address and what must be mapped of its holes: (address, size), whole pages.

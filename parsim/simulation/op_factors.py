@@ -65,7 +65,7 @@ class Kernels:
 
 
 @dataclass(frozen=True)
-class Transfers:
+class GroupCollectives:
     """The collectives of one group of lowered ranks, of one lane and axis."""
 
     ops: Integers
@@ -103,7 +103,7 @@ class OpFactors:
             places = firsts[:, None] + np.minimum(np.arange(counts.max()), counts[:, None] - 1)
             self.members[rank], self.columns[rank] = ranks[places], found
         self.kernels: list[Kernels] = []
-        self.transfers: list[Transfers] = []
+        self.transfers: list[GroupCollectives] = []
         self._sort()
 
     def _stand_ins(self, classes: Classes | None) -> Mapping[int, Sequence[int]]:
@@ -139,7 +139,7 @@ class OpFactors:
             places = self._places(ranks, lane_number(f"{axis} {lane}"), group)
             columns = sorted(places)
             rows = tuple(tuple(places[column]) for column in columns)
-            self.transfers.append(Transfers(np.array(ops), np.array(columns, dtype=np.int64), rows))
+            self.transfers.append(GroupCollectives(np.array(ops), np.array(columns, dtype=np.int64), rows))
 
     def _places(self, ranks: Ranks, what: int, group: Ranks) -> dict[int, dict[Place, None]]:
         """By column, where the draws of the groups of those whom `ranks` stand for belong."""
@@ -184,7 +184,7 @@ class OpFactors:
             factors[place] = disturbance.jitter(some.cause, (int(members[place]), some.lane, 0), len(some.ops))
         return factors
 
-    def of_transfers(self, some: Transfers, disturbance: Disturbance) -> Floats:
+    def of_transfers(self, some: GroupCollectives, disturbance: Disturbance) -> Floats:
         """Factors, shape (columns, ops): those of the slowest of the groups side by side."""
         count = len(some.ops)
         known: dict[Place, Floats] = {}

@@ -14,7 +14,7 @@ import numpy as np
 from parsim.simulation.draws import Floats
 from parsim.simulation.factors import MEMORY_EXPONENT
 from parsim.simulation.longest_path import Chains, Replicas, ends
-from parsim.simulation.op_factors import Disturbance, Integers, Kernels, OpFactors, Transfers
+from parsim.simulation.op_factors import Disturbance, GroupCollectives, Integers, Kernels, OpFactors
 from parsim.simulation.slowest_rank import SlowestRank
 from parsim.simulation.trace import Trace
 from parsim.simulation.watched import WHOLE, Watched
@@ -164,7 +164,7 @@ class StepArrays:
 
     # -- collectives --------------------------------------------------------------------------------------------------------
 
-    def _of_transfers(self, some: Transfers, disturbances: Sequence[Disturbance]) -> Floats:
+    def _of_transfers(self, some: GroupCollectives, disturbances: Sequence[Disturbance]) -> Floats:
         """What collectives take in the slowest of the groups side by side, shape (runs, columns, ops) [s]."""
         found = np.empty((len(disturbances), len(some.columns), len(some.ops)))
         found[:] = self._took[some.ops]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from parsim.errors import Finding, InputError, ScenarioError
 from parsim.report import Report
-from parsim.run import simulate
+from parsim.run import StepResult, simulate, step_of
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
 from parsim.scenario.scenario import Scenario
@@ -106,22 +106,30 @@ class Diagnosis:
 
 
 class Simulator:
-    """Simulates changes of one scenario, each once."""
+    """Simulates changes of one scenario; step times are kept, and of what else a step left behind only the last."""
 
     def __init__(self, scenario: Scenario) -> None:
         once = scenario.settings.variability.runs == 1
         self.scenario = scenario if once else scenario.with_overrides("variability.runs=1")  # what is diagnosed is one step
-        self._known: dict[tuple[str, ...], Report] = {}
+        self._times: dict[tuple[str, ...], float] = {}
+        self._last: tuple[tuple[str, ...], StepResult] | None = None
 
-    def report(self, arguments: tuple[str, ...] = ()) -> Report:
-        """The report with overrides. Raises `InputError` where they are not possible."""
-        if (report := self._known.get(arguments)) is None:
-            report = self._known[arguments] = simulate(self.scenario.with_overrides(*arguments) if arguments else self.scenario)
-        return report
+    def result(self, arguments: tuple[str, ...]) -> StepResult:
+        """The step with overrides, and its memory on demand. Raises `InputError` where they are not possible."""
+        if self._last is not None and self._last[0] == arguments:
+            return self._last[1]
+        scenario = self.scenario.with_overrides(*arguments)
+        self._last = None  # a long step may not find room beside another
+        try:
+            result = step_of(build(scenario))
+        except InputError as error:
+            raise type(error)(scenario.findings_at(error.findings)) from None
+        self._last, self._times[arguments] = (arguments, result), result.step_time
+        return result
 
     def step(self, arguments: tuple[str, ...]) -> float:
         """Step time with overrides [s]."""
-        return self.report(arguments).step_time
+        return self._times[arguments] if arguments in self._times else self.result(arguments).step_time
 
 
 def explain_step(question: MeasuredStep, progress: Callable[[str, list[Cause], int], Iterable[Cause]]) -> Diagnosis:
@@ -132,7 +140,7 @@ def explain_step(question: MeasuredStep, progress: Callable[[str, list[Cause], i
     """
     simulator = Simulator(question.scenario)
     built = build(question.scenario)
-    report = simulator.report()
+    report = simulate(simulator.scenario)
     diagnosis = Diagnosis(question, built, report)
     causes: list[Cause] = [*parameters(question.scenario, built, report), *settings(question.scenario, built)]
     for cause in progress("Trying causes", causes, len(causes)):
@@ -153,19 +161,20 @@ def explained(cause: Cause, simulator: Simulator, report: Report, question: Meas
     if isinstance(cause, UncertainParameter):
         value, reached = solve(cause, simulator.step, report.step_time, target)
         explains = abs(reached - target) <= EXPLAINS * target
-        peak = simulator.report(cause.arguments(value)).peak_memory if value != cause.now else report.peak_memory
+        peak = simulator.result(cause.arguments(value)).memory.peak_bytes if value != cause.now else report.peak_memory
         return TriedCause(cause, value, reached, peak, explains, cause.range.beyond(value), _memory_beyond(peak, question.peak_memory))
     try:
-        other = simulator.report(cause.overrides())
+        other = simulator.result(cause.overrides())
     except InputError:
         return None
-    if abs(other.step_time - report.step_time) <= _SAME * report.step_time and other.peak_memory == report.peak_memory:
+    peak = other.memory.peak_bytes
+    if abs(other.step_time - report.step_time) <= _SAME * report.step_time and peak == report.peak_memory:
         return None
     band = plausible("setting", target)
     beyond = band.beyond(other.step_time)
     towards = abs(other.step_time - target) < abs(report.step_time - target)
-    beside = _memory_beyond(other.peak_memory, question.peak_memory)
-    return TriedCause(cause, None, other.step_time, other.peak_memory, towards and beyond == 0.0, beyond, beside)
+    beside = _memory_beyond(peak, question.peak_memory)
+    return TriedCause(cause, None, other.step_time, peak, towards and beyond == 0.0, beyond, beside)
 
 
 def _memory_beyond(peak: int, measured: int | None) -> float:

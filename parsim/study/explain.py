@@ -22,8 +22,10 @@ from parsim.report.verdict import recipe, step_text
 from parsim.run import simulate
 from parsim.scenario.build import build
 from parsim.scenario.scenario import Scenario
+from parsim.study.assumptions import alternatives, sorted_by_effect
 from parsim.study.roofline import Roofline, roofline
-from parsim.study.what_if import Watch, WhatIf, by_name, what_ifs, with_effects
+from parsim.study.what_if import Watch, WhatIf, by_name, changes, ranked, tried
+from parsim.units import snapped
 
 DAY = 86_400.0
 """[s]"""
@@ -61,11 +63,13 @@ def explain(scenario: Scenario, *, slow_gpu: float = SPEED, jobs: int | None = N
     report = simulate(scenario, slow_gpu=slow_gpu)
     built = build(scenario)
     profiled = isinstance(scenario.tree["model"], dict) and "stages" in scenario.tree["model"]
+    assumed, asked = alternatives(scenario, report), list(changes(scenario, report))
+    came = tried(scenario, [*(one.overrides for one in assumed), *(one.overrides for one in asked)], jobs=jobs, watch=watch)
     return Explanation(
         scenario=scenario,
-        report=with_effects(scenario, report, jobs=jobs, watch=watch),
+        report=sorted_by_effect(report, assumed, came[: len(assumed)]),
         causes=report.causes,
-        what_ifs=what_ifs(scenario, report, jobs=jobs, watch=watch),
+        what_ifs=ranked(report, asked, came[len(assumed) :]),
         roofline=None if profiled else roofline(built),
     )
 
@@ -265,7 +269,7 @@ def assumptions(report: Report) -> Iterator[str]:
     for one in known:
         effect = one.effect
         if effect is not None:
-            times = [f"{100 * (time / step - 1):+.1f}" for time in effect.step_time_s]
+            times = [f"{100 * (snapped(time / step) - 1):+.1f}" for time in effect.step_time_s]
             peaks = [f"{(volume - peak) / 2**30:+.2f}" for volume in effect.peak_bytes]
             tried = ", ".join(effect.tried[:4]) + (", …" if len(effect.tried) > 4 else "")
             rows.append([_name(one), one.value[:20], *times, *peaks, tried])

@@ -25,7 +25,7 @@ def job(cluster, variability=None):
 
 def disturbed(cluster, variability):
     prepared = prepare(job(cluster, variability))
-    return FaultedStep(prepared, prepared.run().makespan).together().end
+    return FaultedStep(prepared, prepared.run().makespan).together.end
 
 
 @pytest.mark.parametrize("cluster", [EQUAL, MIXED], ids=["equal", "mixed"])

@@ -6,11 +6,11 @@ import math
 from typing import NamedTuple
 
 from parsim.hardware.nccl import p2p
-from parsim.hardware.nccl.estimate import Estimate
+from parsim.hardware.nccl.estimate import CollectiveEstimate
 from parsim.hardware.nccl.profiles import Profile
 
 
-def send_time(way: p2p.Way, size: float, used: Profile, connection_cap: float = 0.0) -> float:
+def send_time(way: p2p.Transport, size: float, used: Profile, connection_cap: float = 0.0) -> float:
     """Time of one message [s]."""
     return p2p.send_latency(way) + (size / p2p.send_rate(way, used, connection_cap) if size else 0.0)
 
@@ -20,7 +20,7 @@ class Exchange(NamedTuple):
 
     ranks: int
     per_node: int
-    way: p2p.Way
+    way: p2p.Transport
     """to the farthest peer; its bandwidth is that of a GPU's own links inside the node"""
     network: float = 0.0
     """NIC bandwidth per GPU [B/s]"""
@@ -44,7 +44,7 @@ def pipeline_time(size: float, chunk_size: float, hops: int, bandwidth: float, s
     return (chunks + hops - 1) * chunk_size / bandwidth + hops * step
 
 
-def loop_time(one: Estimate, issue: float = 38e-6, call: float = 8e-6) -> float:
+def loop_time(one: CollectiveEstimate, issue: float = 38e-6, call: float = 8e-6) -> float:
     """Time per collective in a loop that a host drives without waiting: the slower of host and device [s].
 
     The defaults are those of a Python framework (stas00/ml-engineering, H200 sweep).

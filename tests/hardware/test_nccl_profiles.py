@@ -7,7 +7,7 @@ from pair_formulas import Exchange, all_to_all_time, loop_time, pipeline_time, s
 
 from parsim.errors import TopologyError
 from parsim.hardware.nccl import p2p
-from parsim.hardware.nccl.estimate import Estimate, choose, estimate
+from parsim.hardware.nccl.estimate import CollectiveEstimate, choose, estimate
 from parsim.hardware.nccl.inputs import Graph, Heads, Inputs, Settings
 from parsim.hardware.nccl.profiles import MEASURED, NCCL, PROFILES, profile
 
@@ -141,7 +141,7 @@ def test_every_parameter_has_a_source():
 
 def test_estimate_adds_up():
     one = estimate(A100, "all_reduce", GIB)
-    assert isinstance(one, Estimate)
+    assert isinstance(one, CollectiveEstimate)
     assert one.time == one.latency + one.transfer
     assert one.ctas == 24
 
@@ -158,10 +158,10 @@ def test_pipelined_broadcast():
 @pytest.mark.parametrize(
     ("way", "rate"),
     [
-        (p2p.Way(240 * GB, local="nvlink3"), 223),
-        (p2p.Way(370.8 * GB, local="nvlink4"), 362),
-        (p2p.Way(24 * GB, local="pcie"), 24),
-        (p2p.Way(48 * GB, crosses=True), 48),
+        (p2p.Transport(240 * GB, local="nvlink3"), 223),
+        (p2p.Transport(370.8 * GB, local="nvlink4"), 362),
+        (p2p.Transport(24 * GB, local="pcie"), 24),
+        (p2p.Transport(48 * GB, crosses=True), 48),
     ],
 )
 def test_send_rate(way, rate):
@@ -171,7 +171,7 @@ def test_send_rate(way, rate):
 
 
 def test_send_latency_and_cap():
-    way = p2p.Way(48 * GB, hops=3e-6, crosses=True, cpu="amd", network_latency=20e-6)
+    way = p2p.Transport(48 * GB, hops=3e-6, crosses=True, cpu="amd", network_latency=20e-6)
     assert p2p.send_latency(way) == pytest.approx((5 + 3 + 2 + 20) * 1e-6)
     assert send_time(way, 0, MEASURED) == p2p.send_latency(way)
     assert p2p.send_rate(way, MEASURED, connection_cap=13 * GB) == 13 * GB
@@ -184,7 +184,7 @@ def test_send_latency_and_cap():
 )
 def test_all_to_all_over_nodes(nodes, nvlink_time, time, busbw):
     ranks, size = 8 * nodes, 1e9
-    group = Exchange(ranks, 8, p2p.Way(360 * GB), network=48 * GB)
+    group = Exchange(ranks, 8, p2p.Transport(360 * GB), network=48 * GB)
     waiting = p2p.exchange_latency(ranks, 8, group.way, NCCL)
     moving = all_to_all_time(group, size, NCCL) - waiting
     assert size * 7 / ranks / (360 * GB) == pytest.approx(nvlink_time, rel=1e-4)
@@ -197,7 +197,7 @@ def test_all_to_all_over_nodes(nodes, nvlink_time, time, busbw):
 @pytest.mark.parametrize(("ranks", "bandwidth", "fixed"), [(2, 155, 75), (4, 199, 80), (8, 199, 110)])
 def test_all_to_all_inside_an_a100_node(ranks, bandwidth, fixed):
     """Fixed part with 45 us of Python (PKU-DAIR/Hetu-Galvatron, profiled node)."""
-    group = Exchange(ranks, ranks, p2p.Way(240 * GB, 0.6e-6, "nvlink3"))
+    group = Exchange(ranks, ranks, p2p.Transport(240 * GB, 0.6e-6, "nvlink3"))
     small = all_to_all_time(group, 1, MEASURED)
     assert small * 1e6 + 45 == pytest.approx(fixed, rel=0.06)
     moving = all_to_all_time(group, GIB, MEASURED) - p2p.exchange_latency(ranks, ranks, group.way, MEASURED)
@@ -205,9 +205,9 @@ def test_all_to_all_inside_an_a100_node(ranks, bandwidth, fixed):
 
 
 def test_all_to_all_waits_for_the_slower_wire():
-    inside = Exchange(16, 8, p2p.Way(10 * GB), network=1000 * GB)
+    inside = Exchange(16, 8, p2p.Transport(10 * GB), network=1000 * GB)
     moving = all_to_all_time(inside, 1e9, NCCL) - p2p.exchange_latency(16, 8, inside.way, NCCL)
     assert moving == pytest.approx(7 / 16 * 1e9 / (10 * GB))
-    capped = Exchange(16, 8, p2p.Way(360 * GB), network=48 * GB)
+    capped = Exchange(16, 8, p2p.Transport(360 * GB), network=48 * GB)
     slow = all_to_all_time(capped, 1e9, NCCL, connection_cap=24 * GB) - p2p.exchange_latency(16, 8, capped.way, NCCL)
     assert slow == pytest.approx(0.5e9 / (24 * GB))

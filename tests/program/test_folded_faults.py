@@ -66,7 +66,7 @@ def test_a_folded_step_with_faults_is_the_unfolded_one(name):
     assert len(folded.split.classes.representatives) < len(built.gpus)
     assert classes in (None, len(folded.split.classes.representatives))
     assert folded.nominal == pytest.approx(whole.nominal, rel=1e-9)
-    for one, other in ((folded.rows(), whole.rows()), *zip(*([step.together()] for step in (folded, whole)), strict=True)):
+    for one, other in ((folded.rows(), whole.rows()), *zip(*([step.together] for step in (folded, whole)), strict=True)):
         rows = [[vars(row.effect) for row in rows] if isinstance(rows, tuple) else [{"end": rows.end}] for rows in (one, other)]
         for first, second in zip(*rows, strict=True):
             assert differences(without_words(first), without_words(second)) == []

@@ -9,9 +9,10 @@ from parsim.cli import execute
 from parsim.report.plots.explanation import ChangeBar, tornado_figure
 from parsim.report.verdict import exposed_communication
 from parsim.scenario.build import build
+from parsim.study.assumptions import with_effects
 from parsim.study.explain import explain, text
 from parsim.study.roofline import roofline
-from parsim.study.what_if import changes, scaled, tried, what_ifs, with_effects
+from parsim.study.what_if import changes, scaled, tried, what_ifs
 from parsim.units import snapped
 
 KINDS = (

@@ -34,7 +34,7 @@ Placement = Literal["packed", "scattered"] | Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class MachineRange:
     """A run of equal machines and where their numbers begin."""
 
     node: Node
@@ -44,7 +44,7 @@ class Block:
     first_link: int
 
 
-class Crossing(NamedTuple):
+class RouteEnds(NamedTuple):
     """The local ends of a route between machines."""
 
     out: Route
@@ -79,10 +79,10 @@ class Cluster:
         self.library = library
         """what the machines set for the library of collectives"""
         self.fabric = fabric
-        blocks: list[Block] = []
+        blocks: list[MachineRange] = []
         nodes = total = links = 0
         for node, count in machines:
-            blocks.append(Block(node, count, nodes, total, links))
+            blocks.append(MachineRange(node, count, nodes, total, links))
             nodes += count
             total += count * node.gpus
             links += count * len(node.links)
@@ -190,12 +190,12 @@ class Cluster:
         if findings:
             raise TopologyError(findings)
 
-    def _block(self, gpu: int) -> Block:
+    def _block(self, gpu: int) -> MachineRange:
         if not 0 <= gpu < self.installed_gpus:
             raise TopologyError(Finding(f"GPU {gpu} is not in 0 ... {self.installed_gpus - 1} of {self.name}", "cluster.gpus", gpu))
         return self.blocks[bisect_right(self._gpu_starts, gpu) - 1] if len(self.blocks) > 1 else self.blocks[0]
 
-    def _block_of_node(self, node: int) -> Block:
+    def _block_of_node(self, node: int) -> MachineRange:
         return self.blocks[bisect_right(self._node_starts, node) - 1] if len(self.blocks) > 1 else self.blocks[0]
 
     # links
@@ -292,7 +292,7 @@ class Cluster:
         away, home = shift(one.out, self.first_link(source)), shift(one.into, self.first_link(target))
         return join((away, self.cross(source, one.port, target, one.landing), home))
 
-    def crossing(self, a: int, b: int) -> Crossing:
+    def crossing(self, a: int, b: int) -> RouteEnds:
         """How bytes from GPU `a` get out of its machine and into that of GPU `b`, in local link ids.
 
         Raises:
@@ -306,7 +306,7 @@ class Cluster:
             raise unreachable(f"GPU {a}", f"GPU {b}")
         port, out = machine.way_out(local, landing[0] if self.fabric.rail_bound else None)
         arrival = port if self.fabric.kind == "full-mesh" else landing[0]
-        return Crossing(out, port, arrival, other.from_port(arrival, end))
+        return RouteEnds(out, port, arrival, other.from_port(arrival, end))
 
     def cross(self, source: int, port: int, target: int, other: int) -> Route:
         """The fabric's part of a route between ports of two machines."""

@@ -12,7 +12,7 @@ from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.flows import CollectiveCost, Flow
 from parsim.hardware.nccl import p2p
 from parsim.hardware.nccl.describe import describe, local_wire
-from parsim.hardware.nccl.estimate import Estimate, estimate
+from parsim.hardware.nccl.estimate import CollectiveEstimate, estimate
 from parsim.hardware.nccl.expert_kernels import expert_kernels
 from parsim.hardware.nccl.inputs import AUTOMATIC, KINDS, Inputs, Settings
 from parsim.hardware.nccl.lanes import Lanes, cost, lanes, nvls_channels, tree_channels, volume
@@ -24,7 +24,7 @@ from parsim.hardware.transfers import exchange
 
 
 @dataclass(slots=True)
-class Group:
+class Communicator:
     """What is known about a group of GPUs: its channels, and per algorithm the links they cross."""
 
     members: tuple[int, ...]
@@ -36,7 +36,7 @@ class Group:
 
 _Question = tuple[str, str, str, float, tuple[int, ...]]
 """kind, kernels, profile, limit of a connection, group"""
-_GROUPS: WeakKeyDictionary[Cluster, dict[tuple[int, ...], Group]] = WeakKeyDictionary()
+_GROUPS: WeakKeyDictionary[Cluster, dict[tuple[int, ...], Communicator]] = WeakKeyDictionary()
 _PAIRS: WeakKeyDictionary[Cluster, dict[_Question, tuple[float, LinkPath, float]]] = WeakKeyDictionary()
 """latency, path and rate of exchanges"""
 
@@ -75,7 +75,9 @@ def collective_cost(cluster: Cluster, group: tuple[int, ...], kind: str, size: i
     return cost(one, kind, len(group), lanes_of(cluster, group_of(cluster, group), one.choice.algorithm, kind))
 
 
-def collective_estimate(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, settings: Settings = AUTOMATIC) -> Estimate:
+def collective_estimate(
+    cluster: Cluster, group: tuple[int, ...], kind: str, size: int, settings: Settings = AUTOMATIC
+) -> CollectiveEstimate:
     """Choice, latency, transfer time and CUDA blocks of a collective that the library tunes (or a barrier).
 
     Raises:
@@ -102,7 +104,7 @@ def check_question(group: tuple[int, ...], kind: str, size: int) -> None:
         raise TopologyError(Finding(f"a send has two members, not {len(group)}", "collective", list(group)))
 
 
-def group_of(cluster: Cluster, group: tuple[int, ...]) -> Group:
+def group_of(cluster: Cluster, group: tuple[int, ...]) -> Communicator:
     """What is known about a group of at least two GPUs.
 
     Raises:
@@ -114,11 +116,11 @@ def group_of(cluster: Cluster, group: tuple[int, ...]) -> Group:
         if len(set(group)) != len(group):
             raise TopologyError(Finding(f"a GPU appears twice in the group {group}", "cluster.placement"))
         over = rings(cluster, group)
-        known = groups[group] = Group(group, over, describe(cluster, group, over))
+        known = groups[group] = Communicator(group, over, describe(cluster, group, over))
     return known
 
 
-def lanes_of(cluster: Cluster, about: Group, algorithm: str, kind: str) -> Lanes:
+def lanes_of(cluster: Cluster, about: Communicator, algorithm: str, kind: str) -> Lanes:
     """The links that an algorithm crosses.
 
     Raises:
@@ -131,7 +133,7 @@ def lanes_of(cluster: Cluster, about: Group, algorithm: str, kind: str) -> Lanes
     return about.known[key]
 
 
-def _channels(cluster: Cluster, about: Group, algorithm: str, kind: str) -> list[tuple[LinkPath, float]]:
+def _channels(cluster: Cluster, about: Communicator, algorithm: str, kind: str) -> list[tuple[LinkPath, float]]:
     match algorithm:
         case "tree":
             return tree_channels(cluster, about.over)
@@ -151,7 +153,7 @@ def _on_ring(cluster: Cluster, group: tuple[int, ...], plan: Plan, kind: str) ->
     return path, channel.cap
 
 
-def _way(cluster: Cluster, source: int, target: int) -> tuple[p2p.Way, LinkPath]:
+def _way(cluster: Cluster, source: int, target: int) -> tuple[p2p.Transport, LinkPath]:
     """How a message travels, and the links it crosses."""
     route = cluster.route(source, target)
     node, other = cluster.node_of(source), cluster.node_of(target)
@@ -163,7 +165,7 @@ def _way(cluster: Cluster, source: int, target: int) -> tuple[p2p.Way, LinkPath]
         local = local_wire(cluster, node, inside)
     waiting = cluster.network.message_latency if crosses else 0.0
     bandwidth = route.bottleneck(cluster.capacity)
-    return p2p.Way(bandwidth, route.latency, local, crosses, machine.cpu, waiting), path
+    return p2p.Transport(bandwidth, route.latency, local, crosses, machine.cpu, waiting), path
 
 
 def _send(cluster: Cluster, source: int, target: int, size: int, settings: Settings) -> CollectiveCost:
@@ -200,7 +202,7 @@ def _exchange(cluster: Cluster, group: tuple[int, ...], kind: str, settings: Set
     most = max(members.values())
     node = next(node for node, count in members.items() if count == most)
     waiting = cluster.network.message_latency if pairs.between_machines else 0.0
-    way = p2p.Way(math.inf, pairs.latency, _wire(cluster, group, node), pairs.between_machines, cluster.machine(node).cpu, waiting)
+    way = p2p.Transport(math.inf, pairs.latency, _wire(cluster, group, node), pairs.between_machines, cluster.machine(node).cpu, waiting)
     if settings.kernels != "nccl":
         own = expert_kernels(settings.kernels, kind)
         line = min(port_rates(cluster, node).values()) if pairs.between_machines else 0.0

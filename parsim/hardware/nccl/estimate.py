@@ -27,7 +27,7 @@ _SLOW_RING = 12e9
 """a ring this slow runs with 256 threads [B/s]"""
 
 
-class Choice(NamedTuple):
+class AlgorithmChoice(NamedTuple):
     """One algorithm and protocol for one size."""
 
     algorithm: Algorithm
@@ -44,14 +44,14 @@ class Choice(NamedTuple):
         return self.latency + self.size / self.bandwidth
 
 
-def predict(inputs: Inputs, kind: str, algorithm: Algorithm, protocol: Protocol, size: float, table: Constants) -> Choice | None:
+def predict(inputs: Inputs, kind: str, algorithm: Algorithm, protocol: Protocol, size: float, table: Constants) -> AlgorithmChoice | None:
     """The library's own prediction for one combination, or None where it is not possible."""
     speed = bandwidth(inputs, kind, algorithm, protocol, table)
     if speed <= 0:
         return None
     speed *= correction(inputs, kind, algorithm, protocol, size, table)
     wait = latency(inputs, kind, algorithm, protocol, table) * plateau(inputs, kind, algorithm, protocol, size, table)
-    return Choice(algorithm, protocol, wait, speed, size)
+    return AlgorithmChoice(algorithm, protocol, wait, speed, size)
 
 
 def correction(inputs: Inputs, kind: str, algorithm: Algorithm, protocol: Protocol, size: float, table: Constants) -> float:
@@ -67,7 +67,7 @@ def correction(inputs: Inputs, kind: str, algorithm: Algorithm, protocol: Protoc
     return 1.0
 
 
-def candidates(inputs: Inputs, kind: str, size: float, settings: Settings = AUTOMATIC) -> list[Choice]:
+def candidates(inputs: Inputs, kind: str, size: float, settings: Settings = AUTOMATIC) -> list[AlgorithmChoice]:
     """Every possible combination that the settings allow, in the library's order.
 
     Raises:
@@ -92,7 +92,7 @@ def _allowed(wanted: str, name: str, library: tuple[str, ...]) -> bool:
     return name == wanted if wanted != "auto" else not library or name in library
 
 
-def choose(inputs: Inputs, kind: str, size: float, settings: Settings = AUTOMATIC) -> Choice:
+def choose(inputs: Inputs, kind: str, size: float, settings: Settings = AUTOMATIC) -> AlgorithmChoice:
     """The fastest combination by the library's own prediction; of equal ones the first.
 
     Raises:
@@ -130,7 +130,7 @@ def _refusal(inputs: Inputs, kind: str, algorithm: str, protocol: str, table: Co
     return TopologyError(Finding(message, key, wanted, repair))
 
 
-def ctas(inputs: Inputs, choice: Choice, settings: Settings = AUTOMATIC) -> int:
+def ctas(inputs: Inputs, choice: AlgorithmChoice, settings: Settings = AUTOMATIC) -> int:
     """CUDA blocks that a collective occupies: one per channel, fewer for small sizes (NVIDIA/nccl src/enqueue.cc)."""
     limit = settings.max_ctas or inputs.library.max_channels or 64
     if choice.algorithm in ("nvls", "nvls_tree"):
@@ -147,10 +147,10 @@ def ctas(inputs: Inputs, choice: Choice, settings: Settings = AUTOMATIC) -> int:
     return max(1, min(count, int(choice.size) // (threads * each)))
 
 
-class Estimate(NamedTuple):
+class CollectiveEstimate(NamedTuple):
     """What one collective takes on an idle fabric."""
 
-    choice: Choice
+    choice: AlgorithmChoice
     latency: float
     """before the bytes move: launch and latency [s]"""
     transfer: float
@@ -170,7 +170,7 @@ Links = Callable[[str], float]
 
 def estimate(
     inputs: Inputs, kind: str, size: float, settings: Settings = AUTOMATIC, used: Profile | None = None, links: Links | None = None
-) -> Estimate:
+) -> CollectiveEstimate:
     """Time of a collective of `size` bytes (sizes as in nccl-tests); a barrier is an all_reduce of no bytes.
 
     Args:
@@ -190,7 +190,9 @@ def estimate(
     choice = choose(planned(inputs, used), kind, size, settings)
     blocks = ctas(inputs, choice, settings)
     if inputs.nodes == 1 or used.between is None:
-        return Estimate(choice, choice.latency + (used.launch if inputs.nodes == 1 else 0.0), transfer(inputs, kind, choice, used), blocks)
+        return CollectiveEstimate(
+            choice, choice.latency + (used.launch if inputs.nodes == 1 else 0.0), transfer(inputs, kind, choice, used), blocks
+        )
     question = Crossing(inputs, kind, choice.algorithm, choice.protocol, size)
     busiest = 0.0
     if size and choice.protocol != "ll":  # what LL moves is the library's own number; the links of a large group take long to find
@@ -198,7 +200,7 @@ def estimate(
     moving = used.between.transfer(question, busiest, choice.bandwidth)
     if inputs.nodes > 2 and settings.scale_exponent:
         moving *= (inputs.nodes / 2) ** settings.scale_exponent
-    return Estimate(choice, used.between.latency(question), moving, blocks)
+    return CollectiveEstimate(choice, used.between.latency(question), moving, blocks)
 
 
 def planned(inputs: Inputs, used: Profile) -> Inputs:
@@ -209,7 +211,7 @@ def planned(inputs: Inputs, used: Profile) -> Inputs:
     return inputs
 
 
-def transfer(inputs: Inputs, kind: str, choice: Choice, used: Profile) -> float:
+def transfer(inputs: Inputs, kind: str, choice: AlgorithmChoice, used: Profile) -> float:
     """Time in which the bytes move inside a machine, or by the library's own prediction [s]."""
     if not choice.size:
         return 0.0
@@ -225,7 +227,7 @@ def transfer(inputs: Inputs, kind: str, choice: Choice, used: Profile) -> float:
     return choice.size / speed * stretch + pace.ramp * choice.size / (choice.size + pace.half)
 
 
-def _gain(inputs: Inputs, choice: Choice, used: Profile) -> float:
+def _gain(inputs: Inputs, choice: AlgorithmChoice, used: Profile) -> float:
     """What the wires carry relative to what the search planned."""
     if choice.algorithm in ("nvls", "nvls_tree"):
         heads = inputs.nvls

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.fabric.routes import Route, join, shift
 from parsim.hardware.flows import CollectiveCost, Flow
-from parsim.hardware.nccl.estimate import Estimate
+from parsim.hardware.nccl.estimate import CollectiveEstimate
 from parsim.hardware.nccl.rings import LinkPath, Plan, Rings, ring_channel
-from parsim.hardware.nccl.wiring import Wiring, wiring
+from parsim.hardware.nccl.wiring import MachineGraph, wiring
 
 # trees over the machines of a group (NVIDIA/nccl src/graph/trees.cc)
 
@@ -74,7 +74,7 @@ def _tree(cluster: Cluster, group: tuple[int, ...], plan: Plan) -> tuple[LinkPat
     return tuple(load.items()), cap
 
 
-def _back(wires: Wiring, source: int, target: int, group: tuple[int, ...], hop: Route) -> Route:
+def _back(wires: MachineGraph, source: int, target: int, group: tuple[int, ...], hop: Route) -> Route:
     """The way against a hop, over the same kind of wire."""
     routes = wires.between(source, target, group)
     return next((route for route in routes if route.tier == hop.tier), routes[0] if routes else hop)
@@ -216,7 +216,7 @@ def flows(over: Lanes, amount: float, transfer: float) -> tuple[Flow, ...]:
     return tuple(Flow(lane.path, amount * lane.share, amount * lane.share / time) for lane in over.lanes)
 
 
-def cost(one: Estimate, kind: str, ranks: int, over: Lanes) -> CollectiveCost:
+def cost(one: CollectiveEstimate, kind: str, ranks: int, over: Lanes) -> CollectiveCost:
     """The cost of an estimated collective over the links of `over`."""
     amount = volume(one.choice.algorithm, kind, ranks, one.choice.size)
     return CollectiveCost(one.latency, flows(over, amount, one.transfer), one.choice.algorithm, one.choice.protocol, one.ctas)

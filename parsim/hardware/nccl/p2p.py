@@ -20,7 +20,7 @@ MESSAGE = 1.5e-6
 """per network peer of an exchange, where they come one after the other [s]; assumption"""
 
 
-class Way(NamedTuple):
+class Transport(NamedTuple):
     """How a message gets from one GPU to another."""
 
     bandwidth: float
@@ -41,12 +41,12 @@ def posting(cpu: str) -> float:
     return 2e-6 if cpu == "amd" else 1e-6
 
 
-def send_latency(way: Way) -> float:
+def send_latency(way: Transport) -> float:
     """Latency of a message [s]."""
     return LAUNCH + way.hops + (posting(way.cpu) + way.network_latency if way.crosses else 0.0)
 
 
-def send_rate(way: Way, used: Profile, connection_cap: float = 0.0) -> float:
+def send_rate(way: Transport, used: Profile, connection_cap: float = 0.0) -> float:
     """Rate of a message [B/s]; `connection_cap` is what one connection gets out of a NIC at most."""
     if way.crosses:
         return min(way.bandwidth, connection_cap or math.inf)
@@ -58,7 +58,7 @@ def pairs(used: Profile, local: str) -> Pairs:
     return used.pairs.get(local, Pairs())
 
 
-def exchange_latency(ranks: int, per_node: int, way: Way, used: Profile) -> float:
+def exchange_latency(ranks: int, per_node: int, way: Transport, used: Profile) -> float:
     """Latency of an exchange [s]: the peers inside the node one by one, those beyond it `CONCURRENT_PEERS` at a time."""
     wire = pairs(used, way.local)
     near, far = per_node - 1, ranks - per_node

@@ -17,7 +17,7 @@ import numpy
 
 from parsim.hardware.fabric.routes import TIER_NEIGHBOUR
 from parsim.hardware.nccl.task import EPSILON, STOP, MachineRings, Ring, Task, make_ring, times
-from parsim.hardware.nccl.wiring import Candidate
+from parsim.hardware.nccl.wiring import CandidateRoute
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,7 +69,7 @@ class Packing:
             self.fastest = (self.limit / self.incidence).min(axis=1)
         self.tier = numpy.array([route.tier for route in routes])
         self.pair = numpy.array([candidate.source * self.members + candidate.target for candidate in self.candidates])
-        self.bounds = Bounds(task, self.candidates, self.members)
+        self.bounds = RingBounds(task, self.candidates, self.members)
 
     def best(self) -> tuple[list[Ring], float]:
         """The rings of the best packing, wires of ports among their links, and the speed of each; none where nothing packs."""
@@ -259,10 +259,10 @@ def _length(cost: Rows, order: list[int]) -> float:
 # how many rings can run at most: what leaves and enters parts of the group
 
 
-class Bounds:
+class RingBounds:
     """Upper bounds on the number of rings over a set of candidate routes: every ring enters and leaves every part of the group."""
 
-    def __init__(self, task: Task, candidates: Sequence[Candidate], members: int) -> None:
+    def __init__(self, task: Task, candidates: Sequence[CandidateRoute], members: int) -> None:
         self.planned = task.planned
         self.members = members
         self.pairs = [(candidate.source, candidate.target) for candidate in candidates]

@@ -24,7 +24,7 @@ from parsim.hardware.nccl.between import BETWEEN, Between
 from parsim.hardware.nccl.inputs import Inputs
 
 
-class Pace(NamedTuple):
+class LinkCorrection(NamedTuple):
     """Corrections of one kind of wire inside a machine."""
 
     rate: float = 1.0
@@ -54,7 +54,7 @@ class Pairs(NamedTuple):
     source: str = ""
 
 
-NEUTRAL = Pace(source="the library's own prediction")
+NEUTRAL = LinkCorrection(source="the library's own prediction")
 
 
 class Profile(NamedTuple):
@@ -67,15 +67,15 @@ class Profile(NamedTuple):
     """NVLS heads move their share of the NVLinks; on Blackwell the library's choice counts on it, too"""
     real_rate: bool = False
     """rings carry what the links do, not what the search planned"""
-    local: Mapping[str, Pace] = {}
-    local_nvls: Mapping[str, Pace] = {}
+    local: Mapping[str, LinkCorrection] = {}
+    local_nvls: Mapping[str, LinkCorrection] = {}
     between: Between | None = None
     """the law between machines; None: the library's own prediction"""
 
     pairs: Mapping[str, Pairs] = {}
     """point-to-point operations by wire inside a node"""
 
-    def pace(self, inputs: Inputs, algorithm: str) -> Pace:
+    def pace(self, inputs: Inputs, algorithm: str) -> LinkCorrection:
         """The corrections for a group inside a machine and an algorithm."""
         return (self.local_nvls if algorithm in ("nvls", "nvls_tree") else self.local).get(inputs.local, NEUTRAL)
 
@@ -86,16 +86,16 @@ MEASURED = Profile(
     unquantised_heads=True,
     real_rate=True,
     local={
-        "nvlink2": Pace(ramp=20e-6, half=2e6, source="vtrain; its rate of 22.5 / 20 is that of the links themselves"),
-        "nvlink3": Pace(0.985, 0.4, 50e-6, 10e6, source="vtrain, ml-engineering: A100 groups of 2 to 8"),
-        "nvlink4": Pace(1.02, 0.07, 100e-6, 20e6, source="ml-engineering: H200, ring; the ramp is weakly determined"),
-        "nvlink5": Pace(0.955, 0.14, 100e-6, 20e6, source="ml-engineering: B200, ring; the ramp is an assumption"),
-        "xgmi": Pace(source="ml-engineering: MI300X; no correction needed"),
-        "pcie": Pace(source="no correction needed where the path is known"),
+        "nvlink2": LinkCorrection(ramp=20e-6, half=2e6, source="vtrain; its rate of 22.5 / 20 is that of the links themselves"),
+        "nvlink3": LinkCorrection(0.985, 0.4, 50e-6, 10e6, source="vtrain, ml-engineering: A100 groups of 2 to 8"),
+        "nvlink4": LinkCorrection(1.02, 0.07, 100e-6, 20e6, source="ml-engineering: H200, ring; the ramp is weakly determined"),
+        "nvlink5": LinkCorrection(0.955, 0.14, 100e-6, 20e6, source="ml-engineering: B200, ring; the ramp is an assumption"),
+        "xgmi": LinkCorrection(source="ml-engineering: MI300X; no correction needed"),
+        "pcie": LinkCorrection(source="no correction needed where the path is known"),
     },
     local_nvls={
-        "nvlink4": Pace(0.972, 0.0, 65e-6, 8e6, source="ml-engineering: H200, 5 to 8 GPUs"),
-        "nvlink5": Pace(1.012, 0.0, 65e-6, 8e6, source="ml-engineering: B200, 6 to 8 GPUs"),
+        "nvlink4": LinkCorrection(0.972, 0.0, 65e-6, 8e6, source="ml-engineering: H200, 5 to 8 GPUs"),
+        "nvlink5": LinkCorrection(1.012, 0.0, 65e-6, 8e6, source="ml-engineering: B200, 6 to 8 GPUs"),
     },
     pairs={
         "nvlink2": Pairs(0.93, 0.83, 0.646, 15e-6, 6e-6, "assumption: as nvlink3"),

@@ -18,8 +18,8 @@ from parsim.hardware.fabric.routes import Route, unreachable
 from parsim.hardware.nccl.task import (
     EPSILON,
     STOP,
-    Heads,
     MachineRings,
+    NvlsChannels,
     Ports,
     Ring,
     Task,
@@ -32,9 +32,9 @@ from parsim.hardware.nccl.task import (
     split,
     times,
 )
-from parsim.hardware.nccl.wiring import Wiring, wiring
+from parsim.hardware.nccl.wiring import MachineGraph, wiring
 
-_FOUND: WeakKeyDictionary[Wiring, dict[object, MachineRings]] = WeakKeyDictionary()
+_FOUND: WeakKeyDictionary[MachineGraph, dict[object, MachineRings]] = WeakKeyDictionary()
 """answers by what was asked"""
 
 
@@ -63,7 +63,7 @@ def search(node: Node, group: tuple[int, ...], *, network: bool = False, ports: 
     return known[key]
 
 
-def nvls_heads(node: Node, group: tuple[int, ...]) -> Heads | None:
+def nvls_heads(node: Node, group: tuple[int, ...]) -> NvlsChannels | None:
     """Channels of an all-reduce that the NVSwitch adds up (NVLS), or None: no common NVSwitch, or compute capability below 9.0.
 
     One head per GPU; every GPU's link carries each head's traffic once and its own twice, so a head gets
@@ -78,7 +78,7 @@ def nvls_heads(node: Node, group: tuple[int, ...]) -> Heads | None:
     task = make_task(node, members, speed_list(capability, network=False), capability, None, False)
     bandwidth = switch_bandwidth(task, order)
     heads = len(members)
-    return Heads(heads, head_speed(bandwidth, heads, task.speeds), bandwidth / (heads + 1))
+    return NvlsChannels(heads, head_speed(bandwidth, heads, task.speeds), bandwidth / (heads + 1))
 
 
 def _search(task: Task) -> MachineRings:

@@ -14,7 +14,7 @@ from typing import Literal
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.fabric.node import Node
 from parsim.hardware.fabric.routes import RELAY_SHARE, TIER_NEIGHBOUR, TIER_NVLINK, Route, unreachable
-from parsim.hardware.nccl.wiring import Candidate, Wiring, wiring
+from parsim.hardware.nccl.wiring import CandidateRoute, MachineGraph, wiring
 
 # the question
 
@@ -26,7 +26,7 @@ Ports = float | Mapping[int, float] | None
 class Task:
     """What is searched; `ports` are the usable ports and what the network takes from each [B/s], or None inside one machine."""
 
-    wiring: Wiring
+    wiring: MachineGraph
     group: tuple[int, ...]
     speeds: tuple[float, ...]
     """the library's list, fastest first [B/s]; empty: the capacities on the way"""
@@ -102,11 +102,11 @@ class Task:
         """Routes that a hop between two GPUs of the group may take, best tier first."""
         return self.wiring.between(a, b, self.group)
 
-    def candidates(self) -> list[Candidate]:
+    def candidates(self) -> list[CandidateRoute]:
         """Every route of every ordered pair of members, pair by pair; the network is the last member, if there is one."""
         group, outside = self.group, len(self.group)
         members = range(outside + (self.ports is not None))
-        routed: list[Candidate] = []
+        routed: list[CandidateRoute] = []
         for a, b in ((a, b) for a in members for b in members if a != b):
             if outside not in (a, b):
                 routes = self.between(group[a], group[b])
@@ -114,7 +114,7 @@ class Task:
                 routes = [route for port, _ in self.ports or () if (route := self.wiring.to_port(group[a], port))]
             else:
                 routes = [route for port, _ in self.ports or () if (route := self.wiring.from_port(port, group[b]))]
-            routed += [Candidate(a, b, route) for route in routes]
+            routed += [CandidateRoute(a, b, route) for route in routes]
         return routed
 
     def trials(self, routes: Iterable[Route]) -> tuple[float, ...]:
@@ -225,7 +225,7 @@ class MachineRings:
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
+class NvlsChannels:
     """Channels of an all-reduce inside the NVSwitch: every GPU is the head of one."""
 
     count: int

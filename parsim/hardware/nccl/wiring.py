@@ -18,11 +18,11 @@ INTEL_OVERHEAD = 1.2
 """PCIe bytes per byte between two GPUs through an Intel root complex: 64-byte packets (NVIDIA/nccl src/graph/topo.h, INTEL_P2P_OVERHEAD)"""
 
 _LARGEST_CACHE = 64
-_shared: OrderedDict[str, Wiring] = OrderedDict()
+_shared: OrderedDict[str, MachineGraph] = OrderedDict()
 """by fingerprint of the machine"""
 
 
-class Candidate(NamedTuple):
+class CandidateRoute(NamedTuple):
     """A route that the hop between two members of a group may take; members are positions in the group."""
 
     source: int
@@ -30,7 +30,7 @@ class Candidate(NamedTuple):
     route: Route
 
 
-class Wiring:
+class MachineGraph:
     """A machine's graph as the channel search sees it; routes are in local link ids and kept.
 
     `capacity` is what a link really moves, `planned` what the library takes it for [B/s]; it does not know host memory.
@@ -181,11 +181,11 @@ class Wiring:
         return Route(links, coefficients, inner.latency, tier, inner.cap)
 
 
-def wiring(node: Node) -> Wiring:
+def wiring(node: Node) -> MachineGraph:
     """The wiring of a machine; equal machines share one."""
     known = _shared.get(node.fingerprint)
     if known is None:
-        known = _shared[node.fingerprint] = Wiring(node)
+        known = _shared[node.fingerprint] = MachineGraph(node)
         if len(_shared) > _LARGEST_CACHE:
             _shared.popitem(last=False)
     return known

@@ -18,9 +18,11 @@ VERSION = 1
 _LEVEL = 7
 """of gzip: level 9 takes three times as long for 3 % less"""
 Integers = NDArray[np.int64]
+Column = NDArray[np.integer[Any]]
+"""of whole numbers, as narrow as they may be: a page begins with millions of them"""
 
 
-def pack(columns: Mapping[str, Integers]) -> dict[str, Any]:
+def pack(columns: Mapping[str, Column]) -> dict[str, Any]:
     """The columns as one JSON-able object; the same columns give the same text."""
     heads: list[dict[str, Any]] = []
     planes: list[bytes] = []

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from parsim.report.page.columns import Integers
+from parsim.report.page.columns import Column, Integers
 from parsim.report.page.spans import FULL, SpanKind, SpanRow, Spans
-from parsim.report.timeline import Indices
+from parsim.report.timeline import Floats, Indices
 
 _KEPT = ("pipeline_comm",)
 """rows whose spans already are one per pass"""
@@ -19,8 +19,8 @@ _KEPT = ("pipeline_comm",)
 def merged(spans: Spans) -> Spans:
     """One span per pass on compute rows, and one per pass and row of communication; `busy` says how much of each is work."""
     heads = np.concatenate([np.empty(0, dtype=np.int64), *_heads(spans)])
-    group = np.searchsorted(heads, np.arange(len(spans)), side="right") - 1
     tails = np.append(heads[1:], len(spans)) - 1
+    group = np.repeat(np.arange(len(heads), dtype=np.int32), tails + 1 - heads)
     length = (spans.end - spans.start).astype(np.float64)
     total = _sums(length, heads)
     start, end = spans.start[heads], spans.end[tails]
@@ -28,7 +28,7 @@ def merged(spans: Spans) -> Spans:
     critical = group[spans.critical]
     fresh = np.ones(len(critical), dtype=bool)
     fresh[1:] = critical[1:] != critical[:-1]
-    whats = _MergedKinds(spans, heads, tails)
+    whats = _MergedKinds(spans, heads, tails, length)
     return replace(
         spans,
         rows=tuple(_row(row, heads) for row in spans.rows),
@@ -44,7 +44,7 @@ def merged(spans: Spans) -> Spans:
     )
 
 
-def _sums(values: np.ndarray[tuple[int], np.dtype[np.float64]], heads: Indices) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _sums(values: Floats, heads: Indices) -> Floats:
     return np.add.reduceat(values, heads) if len(heads) else np.empty(0)
 
 
@@ -58,7 +58,7 @@ def _heads(spans: Spans) -> list[Integers]:
     slots = {slot: number for number, slot in enumerate(dict.fromkeys(what.slot for what in spans.whats), 1) if slot}
     slot_of = np.array([slots.get(what.slot, 0) for what in spans.whats], dtype=np.int64)
     heads: list[Integers] = []
-    passes = np.empty(0, dtype=np.int64)
+    passes: Column = np.empty(0, dtype=np.int64)
     for row in spans.rows:
         place = np.arange(row.first, row.first + row.count)
         if row.kind == "compute":
@@ -81,24 +81,25 @@ class _MergedKinds:
     spans: Spans
     heads: Integers
     tails: Integers
+    length: Floats
+    """of every span [ticks]"""
 
     def __post_init__(self) -> None:
         self.known: dict[SpanKind, int] = {}
-        spans, heads = self.spans, self.heads
-        numbers = spans.what
-        flop = np.array([what.flop or 0.0 for what in spans.whats], dtype=np.float64)[numbers]
-        moved = np.array([what.moved or 0.0 for what in spans.whats], dtype=np.float64)[numbers]
-        size = np.array([what.bytes or 0 for what in spans.whats], dtype=np.float64)[numbers]
+        spans, heads, numbers = self.spans, self.heads, self.spans.what
         repeated = np.array([what.role == "recompute" for what in spans.whats], dtype=bool)[numbers]
-        length = (spans.end - spans.start).astype(np.float64)
-        whole, again = _sums(length, heads), _sums(length * repeated, heads)
+        again = _sums(self.length * repeated, heads) / np.maximum(_sums(self.length, heads), 1.0)
         facts = (
-            numbers[heads], self.tails - heads + 1, _sums(flop, heads), _sums(moved, heads), _sums(size, heads),
-            np.round(again / np.maximum(whole, 1.0), 2),
+            numbers[heads], self.tails - heads + 1, self._total("flop"), self._total("moved"), self._total("bytes"), np.round(again, 2)
         )  # fmt: skip
         first, self.column = _distinct(facts)
         of_first = [self._number(spans.whats[row[0]], *row[1:]) for row in zip(*(fact[first].tolist() for fact in facts), strict=True)]
         self.column = np.array(of_first, dtype=np.int64)[self.column]
+
+    def _total(self, fact: str) -> Floats:
+        """What the spans of each group have of a fact together."""
+        of_kind = np.array([getattr(what, fact) or 0 for what in self.spans.whats], dtype=np.float64)
+        return _sums(of_kind[self.spans.what], self.heads)
 
     def _number(self, what: SpanKind, count: float, flop: float, moved: float, size: float, again: float) -> int:
         if count > 1:

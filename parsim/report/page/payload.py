@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parsim.columns import visible
-from parsim.report.page.columns import Integers, pack
+from parsim.report.page.columns import Column, Integers, pack
 from parsim.report.page.merged import merged
 from parsim.report.page.spans import SpanKind, Spans, spans_of
 from parsim.report.plots import style
@@ -149,7 +149,7 @@ def _count(report: Metrics, ranks: Sequence[int]) -> int:
     return sum(len(column) for rank in ranks for column in report.timeline.lanes[rank].values())
 
 
-def _columns(spans: Spans) -> dict[str, Integers]:
+def _columns(spans: Spans) -> dict[str, Column]:
     """Differences instead of values: gap to the end before, length less the usual one, distance to the cause."""
     own = np.arange(len(spans), dtype=np.int64)
     usual = np.array([what.nominal for what in spans.whats], dtype=np.int64)
@@ -169,7 +169,7 @@ def _columns(spans: Spans) -> dict[str, Integers]:
     }
 
 
-def _gaps(start: Integers, end: Integers, heads: list[int]) -> Integers:
+def _gaps(start: Column, end: Column, heads: list[int]) -> Column:
     """From the end before, or from 0 at the head of a row."""
     before = np.concatenate((np.zeros(min(1, len(end)), dtype=np.int64), end[:-1]))
     before[heads] = 0
@@ -186,14 +186,14 @@ def _rank(report: Metrics, rank: int) -> dict[str, Any]:
     return {"rank": rank, "label": label, "count": group.count, "ranks": stands_for, "stage": group.stage}
 
 
-def _memory(report: Metrics, chosen: Sequence[int], per_second: int, parts: int) -> tuple[list[dict[str, Any]], dict[str, Integers]]:
+def _memory(report: Metrics, chosen: Sequence[int], per_second: int, parts: int) -> tuple[list[dict[str, Any]], dict[str, Column]]:
     """Levels over time of the ranks that have them; times and levels as differences, in units of `quantum` bytes."""
     devices = [device for device in report.measured.memory.devices if device.drawn is not None and device.rank in chosen]
     worst = report.worst_device
     devices.sort(key=lambda device: (worst is None or device.rank != worst.rank, chosen.index(device.rank)))
     points = min(CURVE_MOST, max(CURVE_LEAST, CURVE_POINTS // max(1, parts * len(devices))))
     tables: list[dict[str, Any]] = []
-    columns: dict[str, Integers] = {}
+    columns: dict[str, Column] = {}
     for number, device in enumerate(devices):
         table, own = _levels(report, device, per_second, points)
         tables.append(table)

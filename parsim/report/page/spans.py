@@ -18,21 +18,21 @@ import numpy as np
 from parsim.report.communication import exposed
 from parsim.report.critical_path import binding
 from parsim.report.lanes import ROWS
-from parsim.report.page.columns import Integers
+from parsim.report.page.columns import Column, Integers
 from parsim.report.timeline import KEYS, Flags, Floats, Indices, sweep
 
 if TYPE_CHECKING:
     from parsim.report.metrics import Metrics
 
 
-def visible(causes: Indices, shown: Flags) -> Indices:
+def visible(causes: Column, shown: Flags) -> Column:
     """For each op the nearest op on its chain of causes that is shown, -1 for none.
 
     Chains lead through ops that are not shown: of no length, or of ranks that are left out.
     """
     nowhere = len(causes)
-    step = np.append(np.where(causes < 0, nowhere, causes), nowhere)
-    jump = np.where(np.append(shown, True), np.arange(nowhere + 1), step)
+    step = np.append(np.where(causes < 0, nowhere, causes), causes.dtype.type(nowhere))
+    jump = np.where(np.append(shown, True), np.arange(nowhere + 1, dtype=causes.dtype), step)
     while True:
         further = jump[jump]
         if (further == jump).all():
@@ -95,20 +95,20 @@ class Spans:
 
     rows: tuple[SpanRow, ...]
     whats: tuple[SpanKind, ...]
-    what: Integers
-    start: Integers
-    end: Integers
-    instance: Integers
+    what: Column
+    start: Column
+    end: Column
+    instance: Column
     """micro-batch, -1 for none"""
-    cause: Integers
+    cause: Column
     """the span that ended last among those it waited for, -1 for none"""
-    share: Integers
+    share: Column
     """exposed part of communication, 0 to 255"""
-    busy: Integers
+    busy: Column
     """which part of a span is work, 0 to 255; below 255 only where ops were merged"""
-    bare_start: Integers
-    bare_end: Integers
-    critical: Integers
+    bare_start: Column
+    bare_end: Column
+    critical: Column
     """spans of the critical path, first to last"""
     ticks_per_second: int
 
@@ -125,7 +125,7 @@ def spans_of(report: Metrics, ranks: Sequence[int]) -> Spans:
     """Every op of `ranks` that takes at least a tick within the measured stretch."""
     timeline = report.timeline
     per_second = ticks_per_second(report.end - report.begin)
-    causes = binding(timeline)
+    causes = binding(timeline).astype(np.int32)
     collected = _SpanRows(report, per_second, most=sum(len(timeline.lane(rank)) + len(timeline.beside(rank)) for rank in ranks))
     for rank in ranks:
         collected.add_rank(rank)
@@ -135,8 +135,8 @@ def spans_of(report: Metrics, ranks: Sequence[int]) -> Spans:
     shown[op] = True
     waits = visible(causes, shown)
     path = report.path.ops[::-1]
-    first = np.full(len(timeline.start), -1, dtype=np.int64)
-    first[op[::-1]] = np.arange(len(op))[::-1]
+    first = np.full(len(timeline.start), -1, dtype=np.int32)
+    first[op[::-1]] = np.arange(len(op), dtype=np.int32)[::-1]
     return Spans(
         rows=tuple(collected.rows),
         whats=collected.whats,
@@ -146,7 +146,7 @@ def spans_of(report: Metrics, ranks: Sequence[int]) -> Spans:
         instance=columns["instance"],
         cause=_own_first(waits[op], op, collected.rows, first),
         share=columns["share"],
-        busy=np.broadcast_to(np.int64(FULL), len(op)),
+        busy=np.broadcast_to(np.uint8(FULL), len(op)),
         bare_start=collected.bare("start"),
         bare_end=collected.bare("end"),
         critical=first[path][first[path] >= 0],
@@ -154,10 +154,10 @@ def spans_of(report: Metrics, ranks: Sequence[int]) -> Spans:
     )
 
 
-def _own_first(wanted: Indices, op: Indices, rows: Sequence[SpanRow], first: Indices) -> Integers:
+def _own_first(wanted: Column, op: Column, rows: Sequence[SpanRow], first: Column) -> Column:
     """For each span the span of the wanted op on the same rank, else that on the first rank that has one."""
     spans = np.where(wanted < 0, -1, first[wanted])
-    here = np.full(len(first), -1, dtype=np.int64)
+    here = np.full_like(first, -1)
     for _, own_rows in groupby(rows, key=attrgetter("rank")):
         *_, last = found = list(own_rows)
         head, tail = found[0].first, last.first + last.count
@@ -165,7 +165,7 @@ def _own_first(wanted: Indices, op: Indices, rows: Sequence[SpanRow], first: Ind
         own = here[wanted[head:tail]]
         spans[head:tail] = np.where((wanted[head:tail] >= 0) & (own >= 0), own, spans[head:tail])
         here[op[head:tail]] = -1
-    return spans.astype(np.int64)
+    return spans
 
 
 class _SpanRows:
@@ -177,7 +177,11 @@ class _SpanRows:
         self.per_second = per_second
         self.rows: list[SpanRow] = []
         self._whats: dict[SpanKind, int] = {}
-        self._columns = {name: np.empty(most, dtype=np.int64) for name in ("op", "what", "start", "end", "instance", "share")}
+        self._columns: dict[str, Column] = {
+            **{name: np.empty(most, dtype=np.int64) for name in ("start", "end")},
+            **{name: np.empty(most, dtype=np.int32) for name in ("op", "what", "instance")},
+            "share": np.empty(most, dtype=np.uint8),
+        }
         self._bare: dict[str, list[Integers]] = {"start": [], "end": []}
         self._count = self._bare_count = 0
         examples = self.timeline.columns.examples
@@ -193,7 +197,7 @@ class _SpanRows:
         return tuple(self._whats)
 
     @property
-    def columns(self) -> dict[str, Integers]:
+    def columns(self) -> dict[str, Column]:
         return {name: column[: self._count] for name, column in self._columns.items()}
 
     def bare(self, name: str) -> Integers:
