@@ -21,8 +21,8 @@ SHARED: dict[str, tuple[str, ...]] = {
     "--gpus": ("[NAME=]N,N...",), "--json": ("flag",), "--micro-batch": ("N,N...",), "--minimise": ("NUMBER",), "--minimize": ("NUMBER",),
     "--model": (), "--name": (), "--nccl-log": ("FILE",), "--nodes": (), "--on": ("CLUSTER", "CLUSTER,CLUSTER..."), "--out": ("DIR",),
     "--override": ("NAME",), "--precision": (), "--quiet": ("flag",), "--ranks": ("0,8-11", "LIST", "P"), "--recompute": (),
-    "--runs": ("N",), "--save": ("DIR", "FILE"), "--sequence": (), "--set": ("KEY=VALUE,VALUE...", "NAME=VALUE"), "--source": ("NAME",),
-    "--software": ("PROFILE",), "--step-time": ("TIME",), "--strategy": (),
+    "--runs": ("N",), "--save": ("DIR", "FILE"), "--sequence": (), "--set": ("KEY=VALUE,VALUE...", "NAME=VALUE"), "--slow-gpu": ("SPEED",),
+    "--software": ("PROFILE",), "--source": ("NAME",), "--step-time": ("TIME",), "--strategy": (),
     "--summary": ("flag",), "--title": ("TEXT",), "--tokens": (), "--top": (), "--trust-code": ("flag",),
     "--unfolded": ("flag",), "--variability": ("[NAME=]PROFILE", "PROFILE"), "--width": ("LENGTH",), "--workers": ("N",),
 }  # fmt: skip
