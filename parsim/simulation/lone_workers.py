@@ -3,6 +3,8 @@
 What each worker costs is what the step takes with its times as they are and those of all others as planned (the question of Lin et al.,
 arXiv 2505.05713, section 5). Asked one by one that would be stages x replicas steps for each run. But while one replica is
 disturbed all others are equal: next to each column stands one that stands for all of them, and a stage is one longest path.
+Where replicas differ as planned (some cross machines), the others of a quick replica are taken as quick until the step ends, which no
+worker makes earlier.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ class LoneWorkers(StepArrays):
             some = pairs[first : first + each]
             latest = self._latest(self._disturbed(base, some, disturbances))
             for place, (stage, run) in enumerate(some):
-                found[stage, run] = latest[place] / whole - 1.0
+                found[stage, run] = np.maximum(latest[place], whole) / whole - 1.0
         found[np.abs(found) < _ROUNDING] = 0.0
         return np.moveaxis(found, 0, 1)
 

@@ -53,6 +53,23 @@ def test_one_slow_rank_lights_exactly_its_cell() -> None:
     }  # fmt: skip
 
 
+def test_a_worker_as_planned_costs_nothing_where_replicas_differ() -> None:
+    """Tensor groups of four on machines of six GPUs: some cross machines, and their replicas are later than the others."""
+    report = parsim.simulate({
+        "model": {"base": "bert-base", "layers": 1, "hidden": 256, "heads": 8},
+        "training": {"micro_batch": 3, "sequence_length": 64, "global_batch": 24},
+        "parallel": {"tensor": {"size": 4}},
+        "cluster": {
+            "topology": {"gpu": "rtx-3090", "count": 6, "interconnect": "pcie3-x8", "p2p": False, "nic": "ib-edr"},
+            "nodes": 8, "gpus": 32,
+        },
+        "variability": {"slow": [{"rank": 1, "speed": 0.5}]},
+    })  # fmt: skip
+    (slowdowns,) = workers_of(report).slowdown
+    assert slowdowns[0] > 0.0
+    assert slowdowns[1:] == (0.0,) * 7
+
+
 def test_two_slow_ranks_are_told_apart() -> None:
     """Each costs what it would alone, though together they cost no more than the worse one."""
     slow = [{"rank": 3, "speed": 0.8}, {"rank": 8 * 3 + 5, "speed": 0.9}]

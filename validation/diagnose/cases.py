@@ -256,9 +256,9 @@ def case(one: Bench, changes: tuple[Change, ...], draw: random.Random) -> Result
 
 def time_only(one: Bench, change: Change, step: float) -> bool:
     """Whether the changed cause is among those that explain the step time; a step that did not change asks for none."""
-    simulator = Simulator(one.scenario)
-    found = explained(change.cause, simulator, simulator.report(), MeasuredStep(one.scenario, step))
-    if abs(step / simulator.report().step_time - 1.0) <= 1e-4:
+    simulator, report = Simulator(one.scenario), simulate(one.scenario)
+    found = explained(change.cause, simulator, report, MeasuredStep(one.scenario, step))
+    if abs(step / report.step_time - 1.0) <= 1e-4:
         return True
     return found is not None and found.explains
 
