@@ -54,8 +54,8 @@ def simulate(
     The scenario says its strategy; `parsim.simulate` also searches for one (``parallel: auto``).
     `unfolded` simulates every rank instead of one per class of equal ranks. `trust_code` lets the Python files run that the scenario
     names (a strategy or a schedule of your own); they can do whatever you can. `slow_gpu` asks what one GPU at this share of its speed
-    costs. Raises `ParsimError` subclasses: an
-    `InputError` with all findings for a scenario that cannot be simulated, `DeadlockError` for a program that stops.
+    costs. Raises `ParsimError` subclasses: an `InputError` with all findings for a scenario that cannot be simulated, `DeadlockError`
+    for a program that stops.
     """
     return reported(loaded(scenario, overrides, trust_code=trust_code), unfolded=unfolded, slow_gpu=slow_gpu)
 
