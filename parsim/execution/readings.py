@@ -15,6 +15,7 @@ import numpy as np
 from parsim.execution.prepared import Prepared
 from parsim.parallel.groups import DATA, OUTER, PIPELINE
 from parsim.parallel.settings import OuterLoop
+from parsim.report.local_steps import LocalSteps
 from parsim.report.steady import SteadyWindow, steady_period
 from parsim.report.timeline import Timeline
 from parsim.simulation.draws import Floats, lane_number
@@ -52,7 +53,9 @@ def reading_of(prepared: Prepared) -> Reading:
     """That of a step."""
     if prepared.plan.asynchronous:
         return SteadyStep(prepared)
-    return WholeStep(prepared) if prepared.local_step is None else LocalPeriod(prepared)
+    if prepared.local_step is None or prepared.local_steps is None:
+        return WholeStep(prepared)
+    return LocalPeriod(prepared, prepared.local_steps)
 
 
 class WholeStep:
@@ -120,19 +123,12 @@ def _through(prepared: Prepared, micro_batch: int) -> Integers:
     return np.array([lane[-1] for lane in lanes if len(lane)], dtype=np.int64)
 
 
-class LocalPeriod:
+class LocalPeriod(WholeStep):
     """H steps of groups of replicas that step alone, each with draws of its own, and the exchanges of which they wait for each other."""
 
-    def __init__(self, prepared: Prepared) -> None:
-        self._prepared = prepared
-        self._outer = prepared.plan.parallelism.data.outer
-
-    @property
-    def nominal(self) -> float:
-        return self._prepared.undisturbed.makespan
-
-    def spans(self, prepared: Prepared) -> Sequence[tuple[float, float]]:
-        return [(0.0, prepared.undisturbed.makespan)]
+    def __init__(self, prepared: Prepared, parts: LocalSteps) -> None:
+        super().__init__(prepared)
+        self._parts, self._outer = parts, parts.outer
 
     def watched(self, prepared: Prepared) -> tuple[Watched, ...]:
         plan, columns = prepared.plan, Columns(prepared.plan)
@@ -149,10 +145,8 @@ class LocalPeriod:
 
     def seconds(self, ends: Floats, disturbance: Disturbance, plain: Plain) -> float:
         undisturbed, nominal = plain()
-        parts = self._prepared.local_steps
-        assert parts is not None
         shape = (self._steps, self._outer.size)
-        exchanges = np.full(self._steps * self._outer.fragments // self._outer.local_steps, parts.fragment)
+        exchanges = np.full(self._steps * self._outer.fragments // self._outer.local_steps, self._parts.fragment)
         known = period(np.broadcast_to(undisturbed, shape), exchanges, self._outer)
         drawn = period(np.broadcast_to(ends, shape), exchanges * self._slowest(disturbance, len(exchanges)), self._outer)
         return nominal * (drawn / known)
