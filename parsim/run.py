@@ -14,13 +14,12 @@ from parsim.errors import Finding, InputError
 from parsim.execution.background_saves import with_saves
 from parsim.execution.faulted import faulted
 from parsim.execution.prepared import Prepared, prepare
+from parsim.execution.short_steps import short_steps
 from parsim.execution.slow_gpu import slow_gpu as slow_gpu_in
 from parsim.execution.training_faults import broken_training
 from parsim.kernel import Kernel
-from parsim.parallel.groups import PIPELINE
 from parsim.parallel.plan import Plan
-from parsim.parallel.schedules import BIDIRECTIONAL, CUSTOM, ENDLESS, OVERLAPPING, SPLIT, grows, schedule
-from parsim.parallel.schedules.repetition import repetitions, shorter
+from parsim.parallel.schedules import BIDIRECTIONAL, CUSTOM, OVERLAPPING, SPLIT
 from parsim.report.assemble import assemble, model_of
 from parsim.report.economics import Economics, economics
 from parsim.report.estimate import Confidence
@@ -38,7 +37,6 @@ from parsim.scenario.load import load
 from parsim.scenario.provenance import provenance
 from parsim.scenario.scenario import Scenario, place_texts
 from parsim.simulation.engine import collector_paused
-from parsim.simulation.periods import period_of
 from parsim.theory.pipeline import bubble_fraction
 
 
@@ -246,27 +244,10 @@ def step_of(built: Built) -> StepResult:
 
 def step_from_periods(built: Built) -> StepResult | None:
     """The step from a shorter one that repeats itself; None where none is known to. Raises as `simulate`."""
-    pipeline, micro_batches = built.parallelism.pipeline, built.training.micro_batches
-    own = pipeline.schedule == CUSTOM or built.parallelism.data.custom is not None  # code of the user's may count micro-batches
-    blocking = pipeline.size > 1 and not pipeline.overlap_sends  # where such sends stand depends on all that comes before and after
-    flushes = pipeline.schedule not in ENDLESS and not pipeline.post_validation  # else a step is a stretch of a longer run already
-    if not grows(pipeline.schedule, pipeline.size, micro_batches):
-        return None
-    together = built.parallelism.data.outer.size == 1
-    if built.training.shares or own or blocking or not flushes or not together or not all(stream.steady for stream in built.background):
-        return None
-    for count in shorter(pipeline.size, micro_batches, pipeline.virtual_stages):
-        # schedules of a name grow by whole periods: where two more groups of p go in, any number does
-        rows, longer = (schedule(pipeline.schedule, pipeline.size, m, pipeline.virtual_stages) for m in (count, count + 2 * pipeline.size))
-        cycles = {cycle: found for cycle, found in repetitions(rows, longer).items() if (micro_batches - count) % cycle == 0}
-        if not cycles:
-            continue
-        run = execute(replace(built, training=replace(built.training, micro_batches=count)), unfolded=not built.report.fold)
-        for cycle, found in cycles.items():
-            repeating = {rank: found[run.plan.mesh.coordinate(rank, PIPELINE)] for rank in run.trace.program.begins}
-            if (period := period_of(run.trace, repeating, cycle)) is not None:
-                end = period.makespan(run.trace, micro_batches - count)
-                return StepResult(built, end, end, "periods", count, run)
+    for short in short_steps(built):
+        run = execute(short.built, unfolded=not built.report.fold)
+        if (end := short.makespan(run)) is not None:
+            return StepResult(built, end, end, "periods", short.built.training.micro_batches, run)
     return None
 
 

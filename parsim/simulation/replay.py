@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from functools import lru_cache
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ Mode = Literal["segments", "expandable", "exact"]
 
 Integers = NDArray[np.int64]
 
+REMEMBERED = 50_000
+"""events of a replay that is remembered, at most: those of short steps, many of which are asked for"""
 LEAST = 10_000
 """events that are replayed at least before others are left out: most steps are replayed whole"""
 
@@ -100,24 +103,42 @@ def replay_numbered(
         level = np.cumsum(blocks)
         over = np.flatnonzero(level > capacity)[:1].tolist() if capacity is not None else []
         return Replay(mode, blocks, np.arange(len(blocks)), level, next(iter(over), None), len(blocks))
-    allocator = ExpandableAllocator(capacity) if mode == "expandable" else Allocator(capacity)
-    of = () if streams is None else streams.tolist()
-    if without is None:
-        allocator.run(events.tolist(), of)
-        rows, blocks = np.arange(len(events)), np.array(allocator.blocks, dtype=np.int64)
-    else:
-        allocator.run(without.left_out(events).tolist(), of[: without.begin] + of[without.end :])
-        rows, blocks = np.delete(np.arange(len(events)), slice(without.begin, without.end)), np.maximum(events, 0)
-        blocks[rows] = allocator.blocks
+    rows, through, of = np.arange(len(events)), events, streams
+    if without is not None:
+        rows, through = np.delete(rows, slice(without.begin, without.end)), without.left_out(events)
+        of = None if streams is None else np.delete(streams, slice(without.begin, without.end))
+    play = _play if len(through) <= REMEMBERED else _play.__wrapped__
+    played = play(through.tobytes(), None if of is None else of.tobytes(), mode, capacity)
+    blocks = played.blocks
+    if without is not None:
+        blocks = np.maximum(events, 0)
+        blocks[rows] = played.blocks
         blocks = _released(events, blocks)
-    return Replay(
-        mode,
-        blocks,
-        rows[np.array(allocator.reserved_at, dtype=np.int64)],
-        np.array(allocator.reserved_to, dtype=np.int64),
-        None if allocator.out_of_memory is None else int(rows[allocator.out_of_memory]),
-        len(rows),
-    )
+    out_of_memory = None if played.out_of_memory is None else int(rows[played.out_of_memory])
+    return Replay(mode, blocks, rows[played.reserved_at], played.reserved_to, out_of_memory, len(rows))
+
+
+class _Played(NamedTuple):
+    """What an allocator did with the events that went through it; columns as of `Allocator`."""
+
+    blocks: Integers
+    reserved_at: Integers
+    reserved_to: Integers
+    out_of_memory: int | None
+
+
+@lru_cache(maxsize=32)
+def _play(events: bytes, streams: bytes | None, mode: Mode, capacity: int | None) -> _Played:
+    """Let events, int64, through an allocator. Jobs that differ in times only ask for the same replays over and over."""
+    allocator = ExpandableAllocator(capacity) if mode == "expandable" else Allocator(capacity)
+    allocator.run(_listed(events), () if streams is None else _listed(streams))
+    blocks, at, to = (np.array(column, dtype=np.int64) for column in (allocator.blocks, allocator.reserved_at, allocator.reserved_to))
+    return _Played(blocks, at, to, allocator.out_of_memory)
+
+
+def _listed(column: bytes) -> list[int]:
+    listed: list[int] = np.frombuffer(column, dtype=np.int64).tolist()
+    return listed
 
 
 def _released(events: Integers, blocks: Integers) -> Integers:

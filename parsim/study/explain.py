@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from shlex import quote
 from shutil import get_terminal_size
 from textwrap import fill
 from typing import Any, Literal
 
+from parsim.errors import ParsimError
+from parsim.execution.slow_gpu import checked
 from parsim.report import Report
 from parsim.report.critical_path import Cause
 from parsim.report.measured import Assumption
@@ -24,7 +27,8 @@ from parsim.scenario.build import build
 from parsim.scenario.scenario import Scenario
 from parsim.study.assumptions import alternatives, sorted_by_effect
 from parsim.study.roofline import Roofline, roofline
-from parsim.study.what_if import Watch, WhatIf, by_name, changes, ranked, tried
+from parsim.study.variants import Variant, answered, figures, slowed
+from parsim.study.what_if import Watch, WhatIf, by_name, changes, ranked, slow_rank, tried, variants_with
 from parsim.units import snapped
 
 DAY = 86_400.0
@@ -60,16 +64,24 @@ class Explanation:
 
 def explain(scenario: Scenario, *, slow_gpu: float = SPEED, jobs: int | None = None, watch: Watch | None = None) -> Explanation:
     """Simulate a scenario, then again with each change, one GPU at `slow_gpu` of its speed among them. Raises what `simulate` raises."""
-    report = simulate(scenario, slow_gpu=slow_gpu)
+    report = simulate(scenario)
     built = build(scenario)
     profiled = isinstance(scenario.tree["model"], dict) and "stages" in scenario.tree["model"]
     assumed, asked = alternatives(scenario, report), list(changes(scenario, report))
-    came = tried(scenario, [*(one.overrides for one in assumed), *(one.overrides for one in asked)], jobs=jobs, watch=watch)
+    variants = variants_with(scenario, [*(one.overrides for one in assumed), *(one.overrides for one in asked)])
+    look = partial(slowed, nominal=report.step_time, speed=checked(slow_gpu))
+    came = answered([(Variant(scenario), look), *((variant, figures) for variant in variants)], jobs=jobs)  # the longest first
+    slow, *others = came if watch is None else watch(came, 1 + len(variants))
+    if slow.refusal:
+        raise ParsimError(slow.refusal)
+    report = Report(replace(report.measured, slow_gpu=slow.answer))
+    slowest = list(slow_rank(scenario, built, report))
+    others += tried(scenario, [one.overrides for one in slowest], jobs=1)
     return Explanation(
         scenario=scenario,
-        report=sorted_by_effect(report, assumed, came[: len(assumed)]),
+        report=sorted_by_effect(report, assumed, others[: len(assumed)]),
         causes=report.causes,
-        what_ifs=ranked(report, asked, came[len(assumed) :]),
+        what_ifs=ranked(report, [*asked, *slowest], others[len(assumed) :]),
         roofline=None if profiled else roofline(built),
     )
 

@@ -17,7 +17,10 @@ from time import monotonic
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from parsim.errors import DeadlockError, Finding, InputError, ParsimError, PlanError
+from parsim.execution.prepared import prepare
+from parsim.execution.slow_gpu import slow_gpu
 from parsim.report.report import Report
+from parsim.report.slow_gpu import SlowGpu
 from parsim.run import simulate, step_of
 from parsim.scenario.build import build
 from parsim.scenario.load import load
@@ -172,6 +175,11 @@ def figures(scenario: Scenario) -> tuple[Figures, str]:
     return Figures(step.step_time, built.training.samples, peak), "" if step.fits else LACKING
 
 
+def slowed(scenario: Scenario, *, nominal: float, speed: float) -> tuple[SlowGpu | None, str]:
+    """Look at a scenario, whose step takes `nominal` seconds: what one GPU at `speed` of its own costs."""
+    return slow_gpu(prepare(build(scenario), unfolded=not scenario.settings.report.fold), nominal, speed), ""
+
+
 def _broken(scenario: Scenario) -> tuple[Figures, str]:
     """The same of a step in which something breaks."""
     report, lacking = whole(scenario)
@@ -192,8 +200,17 @@ def outcomes(variants: Sequence[Variant], look: Look[T], *, jobs: int | None = 1
     )
 
 
+def answered(questions: Sequence[tuple[Variant, Look[Any]]], *, jobs: int | None = 1) -> Iterator[Outcome[Any]]:
+    """The same of variants that are each looked at in their own way."""
+    return in_order(_answered, questions, jobs, lost=lambda _, reason: failed(reason))
+
+
 def _without_scenario(variant: Variant, look: Look[T]) -> Outcome[T]:
     return replace(outcome(variant, look), scenario=None)
+
+
+def _answered(question: tuple[Variant, Look[Any]]) -> Outcome[Any]:
+    return _without_scenario(*question)
 
 
 # -- many jobs --------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from parsim.units import parse
 
 Overrides = tuple[str, ...]
 """``KEY=VALUE`` words as on the command line"""
-Watch = Callable[[Iterable[Outcome[Figures]], int], Iterable[Outcome[Figures]]]
+Watch = Callable[[Iterable[Outcome[Any]], int], Iterable[Outcome[Any]]]
 _BOUNDLESS = "1 EB/s"
 """of an ideal link"""
 DIGITS = 9
@@ -71,12 +71,6 @@ class WhatIf:
         return self.outcome.refusal
 
 
-def what_ifs(scenario: Scenario, report: Report, *, jobs: int | None = None, watch: Watch | None = None) -> list[WhatIf]:
-    """Simulate every change that applies to a scenario, whose own report is given; the most time saved comes first."""
-    asked = list(changes(scenario, report))
-    return ranked(report, asked, tried(scenario, [change.overrides for change in asked], jobs=jobs, watch=watch))
-
-
 def ranked(report: Report, asked: Sequence[Change], came: Sequence[Outcome[Figures]]) -> list[WhatIf]:
     """Changes of a scenario, whose own report is given, by what came of them."""
     answers = [_answer(change, one, report) for change, one in zip(asked, came, strict=True)]
@@ -87,13 +81,18 @@ def tried(
     scenario: Scenario, changes: Sequence[Overrides], *, jobs: int | None = None, watch: Watch | None = None
 ) -> list[Outcome[Figures]]:
     """What the scenario does with each of the changes on top, in their order."""
+    variants = variants_with(scenario, changes)
+    came = outcomes(variants, figures, jobs=jobs)
+    return list(came if watch is None else watch(came, len(variants)))
+
+
+def variants_with(scenario: Scenario, changes: Sequence[Overrides]) -> list[Variant]:
+    """The scenario with each of the changes on top, for `figures`."""
     tree = scenario.document()
     # figures are those of the undisturbed step, but for what breaks something itself
     once = () if scenario.settings.variability.runs == 1 else ("variability.runs=1",)
     whole = ("variability.faults=[]",) if scenario.tree["variability"]["faults"] else ()
-    variants = [Variant(tree, (*whole, *overrides, *once), trust_code=scenario.trust_code) for overrides in changes]
-    came = outcomes(variants, figures, jobs=jobs)
-    return list(came if watch is None else watch(came, len(variants)))
+    return [Variant(tree, (*whole, *overrides, *once), trust_code=scenario.trust_code) for overrides in changes]
 
 
 def _answer(change: Change, came: Outcome[Figures], report: Report) -> WhatIf:
@@ -104,7 +103,7 @@ def _answer(change: Change, came: Outcome[Figures], report: Report) -> WhatIf:
 
 
 def changes(scenario: Scenario, report: Report) -> Iterator[Change]:
-    """The questions worth asking of a scenario."""
+    """The questions worth asking of a scenario, besides `slow_rank`."""
     built = build(scenario)
     profiled = isinstance(scenario.tree["model"], dict) and "stages" in scenario.tree["model"]
     yield from _links(scenario, built, report)
@@ -115,13 +114,17 @@ def changes(scenario: Scenario, report: Report) -> Iterator[Change]:
         yield from _recipe(built, report)
         yield from _uneven(scenario, built)
     yield from _overlap(built)
+    yield from _lost_nic(built, report)
+
+
+def slow_rank(scenario: Scenario, built: Built, report: Report) -> Iterator[Change]:
+    """The rank that costs most when it is slow, where the report says which, or the one that others wait for."""
     asked = report.measured.slow_gpu
     rank, speed = (report.bottleneck_rank, SPEED) if asked is None else (asked.worst.rank, asked.speed)
     if rank not in built.slow:
         slow = [*scenario.tree["variability"]["slow"], {"rank": rank, "speed": speed}]
         known = ", and the batch balanced for it" if scenario.settings.parallel.data.batch_split == "balanced" else ""
         yield Change(f"rank {rank} at {speed:g} of its speed{known}", (f"variability.slow={flow(slow)}",))
-    yield from _lost_nic(built, report)
 
 
 def _lost_nic(built: Built, report: Report) -> Iterator[Change]:

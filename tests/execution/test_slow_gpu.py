@@ -140,3 +140,16 @@ def test_a_comparison_has_its_rows() -> None:
 def test_the_option_takes_a_share(speed: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["run", "pipeline-unit-1f1b", "--slow-gpu", speed]) == 2
     assert "--slow-gpu" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zb-h1"])
+def test_a_long_step_is_answered_from_a_short_one(schedule: str) -> None:
+    """With 60 micro-batches on 4 stages; the whole step says the same of every place."""
+    extra = {"virtual_stages": 2} if schedule == "interleaved" else {}
+    long = pipeline(schedule, micro_batches=60)
+    long["parallel"]["pipeline"] |= extra
+    step = prepare(build(load(long)))
+    found = slow_gpu(step, 1.0, 0.8)
+    assert found is not None and len(found.places) == 4
+    for place in found.places:
+        assert place.step_time_s == pytest.approx(step.slower(place.rank, 0.8).run().step_time, rel=1e-10)

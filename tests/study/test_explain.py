@@ -12,7 +12,7 @@ from parsim.scenario.build import build
 from parsim.study.assumptions import with_effects
 from parsim.study.explain import explain, text
 from parsim.study.roofline import roofline
-from parsim.study.what_if import changes, scaled, tried, what_ifs
+from parsim.study.what_if import changes, ranked, scaled, slow_rank, tried
 from parsim.units import snapped
 
 KINDS = (
@@ -53,6 +53,11 @@ def test_zero3_over_pcie_waits_for_its_collectives(over_pcie):
     assert nvlink.effect == pytest.approx(changed.step_time / over_pcie.report.step_time - 1, rel=1e-12)
 
 
+def what_ifs(scenario, report):
+    asked = [*changes(scenario, report), *slow_rank(scenario, build(scenario), report)]
+    return ranked(report, asked, tried(scenario, [one.overrides for one in asked], jobs=1))
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -65,7 +70,7 @@ def test_zero3_over_pcie_waits_for_its_collectives(over_pcie):
 def test_a_what_if_is_the_changed_scenario(name):
     scenario = load(name)
     report = simulate(scenario)
-    found = what_ifs(scenario, report, jobs=1)
+    found = what_ifs(scenario, report)
     assert [one.effect for one in found if not one.refused] == sorted(one.effect for one in found if not one.refused)
     for one in found:
         if not one.refused:
@@ -77,7 +82,7 @@ def test_a_what_if_is_the_changed_scenario(name):
 
 def test_a_lost_nic_costs_what_the_step_with_that_fault_takes():
     scenario = load("gpt2-link-flap")  # its own fault is left out
-    found = what_ifs(scenario, simulate(scenario), jobs=1)
+    found = what_ifs(scenario, simulate(scenario))
     (lost,) = [one for one in found if one.change.name.startswith("NIC ")]
     changed = simulate("gpt2-link-flap", *lost.change.overrides)
     assert lost.step_time == changed.measured.faults.together.step_time_s > changed.step_time
@@ -86,7 +91,7 @@ def test_a_lost_nic_costs_what_the_step_with_that_fault_takes():
 
 def test_a_free_network_leaves_no_communication():
     report = simulate("bert-ddp-8x-v100-pcie")
-    free = next(one for one in what_ifs(load("bert-ddp-8x-v100-pcie"), report, jobs=1) if one.change.name.startswith("an ideal network"))
+    free = next(one for one in what_ifs(load("bert-ddp-8x-v100-pcie"), report) if one.change.name.startswith("an ideal network"))
     assert report.breakdown["data_comm"] > 0.2 * report.step_time
     left = simulate("bert-ddp-8x-v100-pcie", *free.change.overrides)
     assert exposed_communication(left.breakdown) < 0.002 * free.step_time
@@ -103,9 +108,10 @@ def test_twice_the_micro_batches_by_the_closed_form():
 
 def test_measured_stages_are_asked_nothing_about_devices():
     scenario = load("pipeline-unit-1f1b")
-    asked = [change.name for change in changes(scenario, simulate(scenario))]
+    report = simulate(scenario)
+    asked = [change.name for change in changes(scenario, report)]
     assert not [name for name in asked if "GPU" in name or "memory" in name or "micro-batches" in name]
-    assert "rank 0 at 0.8 of its speed" in asked
+    assert [change.name for change in slow_rank(scenario, build(scenario), report)] == ["rank 0 at 0.8 of its speed"]
 
 
 def test_scaling_builds_on_what_the_scenario_changes_already():
