@@ -10,7 +10,7 @@ import json
 import secrets
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from starlette.applications import Starlette
@@ -29,6 +29,8 @@ SEARCHES = 2
 """at once"""
 _REPORTS, _TABS = 32, 256
 """states of reports, and tabs, that are remembered"""
+PATIENCE, PARTS = 1.0, 64
+"""how long [s], and how many parts of, what comes with a refused request is taken"""
 _ALIVE = 1.0
 Document = dict[str, Any]
 STATE = {"tab": str, "number": int, "state": dict}
@@ -216,9 +218,19 @@ class Checked:
         try:
             self.guard.check(Request(scope))
         except Refused as refused:
+            await _taken(receive)
             await _refusal(refused)(scope, receive, _with_headers(send))
             return
         await self.inner(scope, receive, _with_headers(send))
+
+
+async def _taken(receive: Receive) -> None:
+    """Take what comes with a request that is refused: a connection that closes on bytes nobody read is reset, and the answer lost."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE):
+            for _ in range(PARTS):
+                if not (await receive()).get("more_body"):
+                    return
 
 
 def _with_headers(send: Send) -> Send:

@@ -166,6 +166,7 @@ CHANGE = """([key, value]) => new Promise((done) => {
 """choose a value; how long until other words say whether it fits [ms]"""
 
 
+@pytest.mark.slow
 def test_whether_it_fits_changes_at_once(open_tab):
     tab = open_tab(TINY)
     times = []
@@ -175,6 +176,7 @@ def test_whether_it_fits_changes_at_once(open_tab):
     assert min(times[1:]) < 300, times  # on a busy machine the others may be late: a benchmark in tests/ui measures their time
 
 
+@pytest.mark.slow
 def test_a_burst_of_changes_ends_with_the_answer_of_the_last(open_tab):
     tab, other = open_tab(TINY), open_tab(TINY | {"training.micro_batch": 2})
     tab.settled()
@@ -192,6 +194,7 @@ def test_a_burst_of_changes_ends_with_the_answer_of_the_last(open_tab):
     assert tab.complaints == []
 
 
+@pytest.mark.slow
 def test_the_estimate_heads_the_answer_with_how_sure_it_is(open_tab):
     state = {"model": "llama-3-8b", "cluster.nodes": 1, "parallel.pipeline.size": 1, "parallel.pipeline.schedule": None,
              "training.recompute": "full", "training.global_batch": 16, "parallel.tensor.size": 4}  # fmt: skip
@@ -232,6 +235,7 @@ def test_the_planner_is_readable_aloud(open_tab):
         assert part in tree, (part, tree)
 
 
+@pytest.mark.slow
 def test_the_address_gives_the_same_state_elsewhere(open_tab):
     tab = open_tab(TINY)
     tab.settled()
@@ -251,6 +255,7 @@ def test_the_address_gives_the_same_state_elsewhere(open_tab):
     assert shown[0] == fits(report)
 
 
+@pytest.mark.slow
 def test_two_tabs_answer_each_for_itself(open_tab):
     one, other = open_tab(TINY), open_tab(TINY | {"training.recompute": "full"})
     first, second = one.settled(), other.settled()
@@ -261,6 +266,7 @@ def test_two_tabs_answer_each_for_itself(open_tab):
     assert other.settled() == second
 
 
+@pytest.mark.slow
 def test_a_search_shows_progress_and_stops(open_tab, served):
     tab = open_tab(TINY | {"training.global_batch": 64, "model": {"base": "llama-3-8b", "layers": 8}})
     tab.settled()
@@ -275,6 +281,7 @@ def test_a_search_shows_progress_and_stops(open_tab, served):
     assert tab.complaints == []
 
 
+@pytest.mark.slow
 def test_a_closed_tab_ends_its_search(open_tab, served):
     tab = open_tab(TINY | {"training.global_batch": 64, "model": {"base": "llama-3-8b", "layers": 8}})
     tab.settled()
@@ -288,6 +295,7 @@ def test_a_closed_tab_ends_its_search(open_tab, served):
         os.kill(process, 0)
 
 
+@pytest.mark.slow
 def test_files_are_dropped_and_hostile_names_are_text(open_tab, tmp_path):
     tab = open_tab(TINY)
     tab.settled()
@@ -312,6 +320,7 @@ def test_files_are_dropped_and_hostile_names_are_text(open_tab, tmp_path):
     assert tab.complaints == []
 
 
+@pytest.mark.slow
 def test_by_keyboard_on_a_phone_in_both_languages(open_tab, served):
     tab = open_tab(TINY, viewport={"width": 390, "height": 844})
     tab.settled()
@@ -339,6 +348,7 @@ def test_by_keyboard_on_a_phone_in_both_languages(open_tab, served):
     assert tab.complaints == []
 
 
+@pytest.mark.slow
 def test_contrast_is_enough_in_both_themes(open_tab):
     """AA: 4.5 to 1, of every text that is shown against what is painted behind it."""
     for scheme in ("light", "dark"):
@@ -347,6 +357,7 @@ def test_contrast_is_enough_in_both_themes(open_tab):
         assert tab.page.evaluate(FAINT) == []
 
 
+@pytest.mark.slow
 def test_a_server_that_stops_is_said(browser):
     served = Served()
     tab = Tab(browser, served, TINY)

@@ -150,6 +150,7 @@ def test_a_long_step_is_answered_from_a_short_one(schedule: str) -> None:
     long["parallel"]["pipeline"] |= extra
     step = prepare(build(load(long)))
     found = slow_gpu(step, 1.0, 0.8)
-    assert found is not None and len(found.places) == 4
+    assert found is not None
+    assert len(found.places) == 4
     for place in found.places:
         assert place.step_time_s == pytest.approx(step.slower(place.rank, 0.8).run().step_time, rel=1e-10)

@@ -17,6 +17,7 @@ def fuzz(*options: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_every_seed_is_a_valid_document() -> None:
     code, said = fuzz("--seeds", "--quick")
     assert code == 0, said

@@ -36,6 +36,7 @@ def test_effort_over_all_groups_of_a_machine(name, worst, total):
     assert sum(effort) <= total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "ports"), [("dgx-1-v100", 12.0), ("mi300x-8", 48.0), ("mi300x-8", 24.0)])
 def test_effort_with_the_network(name, ports):
     """Nine members (0.6 ms per look-up): the budget is smaller."""
@@ -44,6 +45,7 @@ def test_effort_with_the_network(name, ports):
     assert effort[tuple(range(8))] <= BUDGET_OF_NINE + 10
 
 
+@pytest.mark.slow
 def test_same_rings_whatever_the_hash_seed():
     script = (
         "import hashlib\n"

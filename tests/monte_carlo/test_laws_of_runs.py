@@ -132,9 +132,9 @@ def test_forward_passes_of_any_length(m: int, p: int, mean: float) -> None:
 @pytest.mark.parametrize(
     ("runs", "variability", "mean", "error"),
     [
-        (40, {"jitter": {"kernel": 0.05, "shape": "normal"}}, 246.78, 0.06),
+        pytest.param(40, {"jitter": {"kernel": 0.05, "shape": "normal"}}, 246.78, 0.06, marks=pytest.mark.slow),
         (60, {"gpus": {"spread": 0.02, "node_share": 0.0}}, 237 * 1.0512, 237 * 0.0004),
-        (60, {"gpus": {"spread": 0.05, "node_share": 0.0}}, 237 * 1.1279, 237 * 0.0009),
+        pytest.param(60, {"gpus": {"spread": 0.05, "node_share": 0.0}}, 237 * 1.1279, 237 * 0.0009, marks=pytest.mark.slow),
     ],
 )
 def test_a_large_job(runs: int, variability: dict[str, Any], mean: float, error: float) -> None:

@@ -252,6 +252,7 @@ def test_a_front_of_small_scenarios_equals_brute_force(small: list[dict[str, Any
     assert found.counts()["simulated"] < len(some) / 2
 
 
+@pytest.mark.slow
 def test_the_answer_does_not_depend_on_the_executor(small: list[dict[str, Any]]) -> None:
     some = small[::28]
     alone = swept(SMALL, some, top=2)

@@ -230,6 +230,7 @@ def test_text_states_what_was_fitted(validation):
     assert "554 rows are of devices that parsim has no file for." in lines[-1]
 
 
+@pytest.mark.slow
 def test_picture(validation):
     svg = picture(validation).decode()
     for label in ("measured [TFLOP/s]", "predicted [TFLOP/s]", "A100 PCIe 80GB", "B200 SXM", "bf16 (361)"):

@@ -116,6 +116,7 @@ def test_budget_that_cannot_be_met() -> None:
     assert "s is needed" in wider.machines[0].reason
 
 
+@pytest.mark.slow
 def test_deadline_and_budget_must_both_hold() -> None:
     free = within_two_hours()
     cheapest = free.ranked[0].cost
