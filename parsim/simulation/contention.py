@@ -79,11 +79,6 @@ class Transfer:
         self.scale = 1.0
         """how many times its bytes the network carries"""
 
-    @property
-    def alone(self) -> bool:
-        """Whether it meets nobody and loads no device: all that happens to it is that its time passes."""
-        return self.free is not None and not self.contentions and not self.sides
-
 
 class Transfers:
     """The transfers of a run.

@@ -15,7 +15,6 @@ from contextlib import contextmanager, nullcontext
 from math import inf, isnan, nan
 from typing import Any
 
-import numpy as np
 import simpy
 
 from parsim.errors import DeadlockError, ParsimError
@@ -143,8 +142,6 @@ class Run:
         self._lanes: dict[str, int] = {}
         self._works: list[Any] = []
         """by place: the seconds that nothing changes, a kernel or a transfer"""
-        self._alone: dict[int, Transfer] = {}
-        """by place: transfers that only take their time, and are among the works by no more than that"""
         self._places: Sequence[int] = self.program.spec
         """by op: its place among the works"""
         self._carried = CarriedTransfers(self.env, self.network, self._cost, self._transfer, self.start, self._end_transfer)
@@ -200,12 +197,7 @@ class Run:
             if not 0 <= spec.duration < inf:
                 raise ParsimError(f"duration of {self._example(spec)!r} (={spec.duration}) must be finite and >= 0 [s]")
             if spec.collective is not None:
-                transfer = self._transfers.of(spec.collective, spec.duration, self._sides(spec))
-                if transfer.alone and self._factors is None:
-                    self._alone[len(self._works)] = transfer
-                    self._works.append(transfer.seconds)
-                else:
-                    self._works.append(transfer)
+                self._works.append(self._transfers.of(spec.collective, spec.duration, self._sides(spec)))
             elif not (self._elastic and spec.duration and spec.lanes):
                 self._works.append(float(spec.duration))
             elif (lane := spec.lanes[0]).name == COMPUTE:
@@ -449,10 +441,6 @@ class Run:
 
     def _uses(self, makespan: float) -> dict[int, LinkUse]:
         """What each link carried: in the network, and without it."""
-        began = np.asarray(self.program.spec, dtype=np.int64)[~np.isnan(self.start)]
-        ran = np.bincount(began, minlength=len(self._works))
-        for number, transfer in self._alone.items():
-            transfer.runs = int(ran[number])
         uses = {link: use for link, use in self.network.use(until=makespan).items() if link >= 0}
         add_uses(uses, self._transfers.ran())
         for link, (size, saturated) in self._carried.before.items():
