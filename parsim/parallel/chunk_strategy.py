@@ -70,7 +70,14 @@ def _sharded_mixture(plan: Plan, chunk: Chunk, others: tuple[Weight, ...], exper
             own.append(Unit(expert_unit(unit), unit.blocks, held))
     traffic, pipelined = Traffic(), plan.parallelism.pipeline.size > 1
     layers = FullyShardedDataParallel(
-        others, *common, plan.shard_size, units=tuple(units), copies=copies, pipelined=pipelined, traffic=traffic
+        others,
+        *common,
+        plan.shard_size,
+        units=tuple(units),
+        copies=copies,
+        pipelined=pipelined,
+        traffic=traffic,
+        layout=_layout(plan, SHARD),
     )
     spread = ShardedExperts(
         experts,
@@ -82,6 +89,7 @@ def _sharded_mixture(plan: Plan, chunk: Chunk, others: tuple[Weight, ...], exper
         label="experts' ",
         groups=(EXPERT_SHARD, EXPERT_REPLICA),
         traffic=traffic,
+        layout=_layout(plan, EXPERT_DATA),
     )
     return ShardedMixture((layers, spread))
 
@@ -129,7 +137,10 @@ def _strategy(
             return ZeroPlusPlus(*common, units=units, pipelined=pipelined)
         if bucketed(plan.parallelism.data, plan.runtime):
             return BucketedZero3(*common, units=units, pipelined=pipelined)
-        return FullyShardedDataParallel(*common[:-1], plan.shard_size, units=units, copies=size // plan.shard_size, pipelined=pipelined)
+        copies = size // plan.shard_size
+        return FullyShardedDataParallel(
+            *common[:-1], plan.shard_size, units=units, copies=copies, pipelined=pipelined, layout=_layout(plan, SHARD)
+        )
     central = DataParallelModule if strategy == "torch-data-parallel" else ParameterServer
     outputs, inputs = plan.boundary_bytes()
     return central(*common, steps=role == "server", output_bytes=outputs, input_bytes=inputs)

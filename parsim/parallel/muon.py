@@ -235,27 +235,35 @@ class NewtonSchulz:
         at.compute("", "optimizer", behind)
 
 
-def orthogonalise_batches(matrices: Iterable[Matrix], ranks: int, steps: int, at: Emitter, group: str, lane: str) -> None:
-    """Sharded matrices, N of one shape at a time: each rank gets one whole, orthogonalises it, and hands its parts back.
+def filled_batches(matrices: Iterable[Matrix], ranks: int) -> list[Matrix]:
+    """What one of N ranks gets whole of sharded matrices, N of one shape at a time; a batch that is not full is filled up.
 
-    The next batch travels meanwhile; one that is not full is filled up (microsoft/dion, dion/muon.py: pad_batch and
-    muon_update_batch_async, with updates in bf16 on the wire).
+    microsoft/dion, dion/muon.py: pad_batch and muon_update_batch_async.
     """
     shapes: dict[tuple[int, int], int] = {}
     for matrix in matrices:
         shapes[matrix.rows, matrix.columns] = shapes.get((matrix.rows, matrix.columns), 0) + matrix.number
-    batches = [shape for shape, number in shapes.items() for _ in range(-(-number // ranks))]
+    return [Matrix(*shape) for shape, number in shapes.items() for _ in range(-(-number // ranks))]
 
-    def send(rows: int, columns: int, name: str) -> int:
-        return at.collective("all_to_all", group, BF16 * rows * columns, name, lane=lane)
 
-    arriving = send(*batches[0], "updates") if batches else 0
-    for place, (rows, columns) in enumerate(batches):
+def orthogonalise_batches(batches: Sequence[Matrix], steps: int, at: Emitter, group: str, lane: str, element: int = BF16) -> None:
+    """Sharded matrices, each of which a rank gets whole, orthogonalises and hands back; the next ones travel meanwhile.
+
+    `element`: bytes of an element on the wire.
+    """
+
+    def send(matrix: Matrix, name: str) -> int:
+        return at.collective("all_to_all", group, element * matrix.count, name, lane=lane)
+
+    arriving = send(batches[0], "updates") if batches else 0
+    for place, matrix in enumerate(batches):
         here = arriving
         if place + 1 < len(batches):
-            arriving = send(*batches[place + 1], "updates")
+            arriving = send(batches[place + 1], "updates")
         at.wait(here)
-        m, n = sorted((rows, columns))
-        at.compute("", "optimizer", [Memory(2.0 * m * n), Memory(4.0 * m * n), *(iteration(m, n) * steps)])
-        send(rows, columns, "orthogonal updates")
+        m, n = sorted((matrix.rows, matrix.columns))
+        cast = [Memory((element + 2.0) * m * n)] if element != BF16 else []
+        each: list[Kernel] = [*cast, Memory(2.0 * m * n), Memory(4.0 * m * n), *(iteration(m, n) * steps), *cast]
+        at.compute("", "optimizer", each * matrix.number)
+        send(matrix, "orthogonal updates")
     at.wait_for_lane(lane)

@@ -6,15 +6,16 @@ from parsim.errors import Finding
 from parsim.parallel.settings import Optimizer, Parallelism, Runtime, Training
 
 _NAME, _STRATEGY = "training.optimizer.name", "parallel.data.strategy"
-_STRATEGIES = ("none", "ddp", "zero1", "fsdp")
+_STRATEGIES = ("none", "ddp", "zero1", "fsdp", "hsdp")
+_SHARDED = ("fsdp", "hsdp")
 
 
 def muon_findings(training: Training, parallelism: Parallelism, runtime: Runtime) -> list[Finding]:
     """Combinations without a model, and settings of Muon for another optimizer.
 
     Megatron-LM runs it under its own data parallelism and its layer-wise distributed optimizer (megatron/core/optimizer/
-    layer_wise_optimizer.py: one instance, no fp16), PyTorch's stacks under DDP and fully_shard (microsoft/dion, where weights are sharded
-    along one axis only).
+    layer_wise_optimizer.py: one instance, no fp16), PyTorch's stacks under DDP and fully_shard, plain or hybrid (microsoft/dion) and with
+    experts that are spread over ranks (torchtitan's DistMuon); neither of the two takes weights that tensor ranks share, too.
     """
     optimizer, data = training.optimizer, parallelism.data
     if optimizer.name != "muon":
@@ -26,9 +27,9 @@ def muon_findings(training: Training, parallelism: Parallelism, runtime: Runtime
     if data.strategy == "zero1" and not runtime.transformer_engine:
         text = f"Muon needs whole matrices: only Megatron-Core's layer-wise optimizer shards so, and the stack is {runtime.profile}"
         findings.append(Finding(text, _STRATEGY, "zero1", "use software.profile megatron-core, or ddp or fsdp"))
-    if data.strategy == "fsdp":
+    if data.strategy in _SHARDED:
         findings += _sharded(parallelism)
-    elif optimizer.padded_parts and data.strategy != "zero1":
+    if optimizer.padded_parts and data.strategy != "zero1":
         text = f"{data.strategy} does not assign parts of buckets to ranks"
         findings.append(Finding(text, "training.optimizer.padded_parts", True, "leave it out, or use zero1"))
     if data.optimizer_instances > 1:
@@ -46,9 +47,13 @@ def muon_findings(training: Training, parallelism: Parallelism, runtime: Runtime
 
 def _sharded(parallelism: Parallelism) -> list[Finding]:
     """What weights that are sharded along an axis cannot be besides."""
-    sizes = {"parallel.tensor.size": parallelism.tensor.size, "parallel.expert.size": parallelism.expert.size}
-    text = "not supported yet: Muon under fsdp with tensor or expert parallelism"
-    return [Finding(text, path, size, "use 1, or zero1 under software.profile megatron-core") for path, size in sizes.items() if size > 1]
+    if (size := parallelism.tensor.size) == 1:
+        return []
+    text = (
+        "no public Muon orthogonalises matrices that fully_shard and tensor parallelism both cut: torchtitan's DistMuon rejects their "
+        "layout (_StridedShard), microsoft/dion's Muon parameters with several sharded dimensions, and Megatron-LM's runs without FSDP"
+    )
+    return [Finding(text, "parallel.tensor.size", size, "use 1, or zero1 under software.profile megatron-core")]
 
 
 def _unused(optimizer: Optimizer) -> list[Finding]:

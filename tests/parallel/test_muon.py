@@ -66,6 +66,19 @@ class Recorder:
         self.messages.append((kind, axis, size))
         return len(self.messages)
 
+    def tensor(self, name, size, category):
+        return name
+
+    def wait(self, handle):
+        assert handle
+
+    def wait_for_lane(self, lane):
+        pass
+
+    @property
+    def flop(self):
+        return sum(kernel.flop for kernel in self.kernels if isinstance(kernel, Gemm))
+
 
 class TestWork:
     def test_published_shapes(self):
@@ -118,7 +131,7 @@ class TestWork:
         part = Matrix(rows, columns, 3, split if ranks > 1 else None)
         seen = Recorder()
         NewtonSchulz(5, mode, MatrixLayout(ranks=ranks)).run([part], seen)
-        assert sum(k.flop for k in seen.kernels if isinstance(k, Gemm)) == flop_of([part], 5, mode, ranks)
+        assert seen.flop == flop_of([part], 5, mode, ranks)
         shared = part.split is not None
         side = columns if split == 0 else rows
         expected = {
@@ -215,6 +228,37 @@ class TestMessages:
         sent = Counter(op.collective.bytes for op in run.collectives(0, "data", "all_to_all"))
         assert sent == {2 * 256 * 256: 2, 2 * 128 * 256: 2, 2 * 8 * 256: 2}  # attention, and the routers
 
+    @pytest.mark.parametrize(("data", "experts", "cut"), [(8, 4, False), (8, 2, False), (16, 4, True), (16, 8, True)])
+    @pytest.mark.parametrize("profile", ["pytorch-2", "torchtitan"])
+    def test_experts_over_ranks(self, data, experts, cut, profile):
+        """Eight experts over ep ranks, data/ep of which share a part: they are cut, and travel, where these are more than its experts.
+
+        A rank orthogonalises one expert of each of the six tensors then, and else its equal part of them. torchtitan sends fp32 weights'
+        type, microsoft/dion bf16.
+        """
+        settings = {"data": data, "expert_settings": {"size": experts}, "data_settings": {"strategy": "fsdp"}, "optimizer": SPLIT}
+        model = build(load(tree("fsdp", model=MIXTURE))).model
+        plan = job(model, runtime={"profile": profile}, precision=PRESETS["amp-bf16"], **settings).plan
+        seen = Recorder()
+        for part in plan.sharding(plan.chunks[0], "").parts:
+            part._orthogonalise(seen)
+        element = 4 if profile == "torchtitan" else 2
+        assert [m[2] for m in seen.messages if m[1] == "expert-shard"] == [element * 512 * 256] * (12 if cut else 0)
+        attention = {256 * 256: 2, 128 * 256: 2, 8 * 256: 2}
+        assert Counter(size for _, group, size in seen.messages if group == "shard") == {
+            element * n: count for n, count in attention.items()
+        }
+        rest = newton_schulz_flop(256, 256) + newton_schulz_flop(128, 256) + newton_schulz_flop(8, 256)
+        assert seen.flop == 6 * newton_schulz_flop(512, 256) + rest
+
+    def test_hybrid_sharding_is_that_of_a_shard_group(self):
+        """Copies of the states orthogonalise what they have: as many messages over two ranks as without copies."""
+        plain = job("gpt2", data=2, data_settings={"strategy": "fsdp"}, optimizer=MUON)
+        hybrid = job("gpt2", data=4, data_settings={"strategy": "hsdp", "shard_size": 2}, optimizer=MUON)
+        sent = [Counter((op.name, op.collective.bytes) for op in run.collectives(0, "data", "all_to_all")) for run in (plain, hybrid)]
+        assert sent[0] == sent[1]
+        assert sent[0]
+
     def test_the_next_batch_travels_under_the_iteration(self):
         kinds = [
             op.name for op in job("gpt2", data=2, data_settings={"strategy": "fsdp"}, optimizer=MUON).collectives(0, "data", "all_to_all")
@@ -235,6 +279,8 @@ class TestMessages:
         ("zero1", {"pipeline": {"size": 2}}),
         ("fsdp", {}),
         ("zero1", {"model": MIXTURE, "expert": {"size": 4}}),
+        ("hsdp", {"data": {"strategy": "hsdp", "shard_size": 4}}),
+        ("fsdp", {"model": MIXTURE, "expert": {"size": 2}}),
     ],
 )
 def test_folded_is_unfolded(strategy, more):
@@ -256,9 +302,9 @@ def test_the_optimizer_takes_longer_and_less_with_more_ranks():
     ("job_tree", "message"),
     [
         (tree("zero2"), "not supported yet: Muon with zero2"),
-        (tree("hsdp"), "not supported yet: Muon with hsdp"),
         (tree("zero1", software="deepspeed"), "only Megatron-Core's layer-wise optimizer shards so, and the stack is deepspeed"),
-        (tree("fsdp", tensor={"size": 2}), "not supported yet: Muon under fsdp with tensor or expert parallelism"),
+        (tree("fsdp", tensor={"size": 2}), r"torchtitan's DistMuon rejects their layout \(_StridedShard\)"),
+        (tree("fsdp", {"name": "muon", "padded_parts": True}), "fsdp does not assign parts of buckets to ranks"),
         (OLD, "Muon's iterations need bf16 products, which V100 SXM2 32GB does not have"),
         (tree("ddp", {"name": "adamw", "newton_schulz_steps": 6}), "adamw orthogonalises nothing"),
         (tree("ddp", {"name": "muon", "padded_parts": True}), "ddp does not assign parts of buckets to ranks"),
