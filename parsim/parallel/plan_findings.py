@@ -241,12 +241,12 @@ def _chosen_findings(model: Model, training: Training, parallelism: Parallelism)
         return []
     what = f"attention to {chosen} chosen keys"
     findings = []
-    if parallelism.tensor.size > 1:
-        text = f"not supported yet: {what} over tensor ranks, each of which gathers all tokens for its indexer"
-        findings.append(Finding(text, "parallel.tensor.size", parallelism.tensor.size, "use 1, or model.latent.chosen: 0"))
-    if parallelism.context.size > 1:
-        text = f"not supported yet: {what} over context ranks, which have only a part of the keys"
-        findings.append(Finding(text, "parallel.context.size", parallelism.context.size, "use 1, or model.latent.chosen: 0"))
+    if parallelism.tensor.size > 1 and not parallelism.tensor.sequence_parallel:
+        text = f"{what} over tensor ranks needs sequence parallelism (as Megatron-LM's AbsorbedMLA states)"
+        findings.append(Finding(text, "parallel.tensor.sequence_parallel", False, "use true"))
+    if parallelism.context.size > 1 and (method := parallelism.context.method) != "all-gather":
+        text = f"{what} over context ranks: a query may choose any key, so that all are gathered (Megatron-LM takes no other cp_comm_type)"
+        findings.append(Finding(text, "parallel.context.method", method, "use all-gather"))
     if training.attention == "eager":
         text = f"{what} has its own kernels; eager attention with masked scores of all keys is not supported yet"
         findings.append(Finding(text, "training.attention", "eager", "leave it out"))
