@@ -11,10 +11,12 @@ from parsim.parallel.fsdp import FullyShardedDataParallel, Traffic
 from parsim.parallel.fsdp_experts import ShardedExperts, ShardedMixture, expert_unit
 from parsim.parallel.groups import DATA, EXPERT_DATA, EXPERT_REPLICA, EXPERT_SHARD, EXPERT_TENSOR, REPLICA, SHARD, TENSOR
 from parsim.parallel.hooks import Sharding, Unit, Weight
+from parsim.parallel.kronecker import BY_MATRIX
 from parsim.parallel.layer_wise import LayerWiseOptimizer
 from parsim.parallel.muon import MatrixLayout, is_matrix
 from parsim.parallel.replicated import Replicated
 from parsim.parallel.settings import CustomStrategy, DataParallel, Runtime, Training
+from parsim.parallel.shampoo import DistributedShampoo, ShardedShampoo
 from parsim.parallel.single_process import DataParallelModule, ParameterServer
 from parsim.parallel.zero import ZeroOptimizer
 from parsim.parallel.zero3_2021 import ListedZero3
@@ -98,7 +100,7 @@ def _alike(
     plan: Plan, chunk: Chunk, role: str, weights: tuple[Weight, ...], size: int, group: str = DATA, label: str = ""
 ) -> list[Replicated]:
     """The strategies that keep these weights: matrices that ranks own whole have one of their own."""
-    if not (plan.training.optimizer.name == "muon" and plan.parallelism.data.strategy == "zero1"):
+    if not (plan.training.optimizer.name in BY_MATRIX and plan.parallelism.data.strategy == "zero1"):
         return [_strategy(plan, chunk, role, weights, size, group, label)]
     matrices = tuple(filter(is_matrix, weights))
     others = tuple(weight for weight in weights if not is_matrix(weight))
@@ -122,6 +124,11 @@ def _strategy(
         if strategy in SHARDED:
             return FullyShardedDataParallel(*common, units=tuple(u for u in plan.units(chunk) if u.weights))
         return ZeroOptimizer(*common, stage=1 if strategy == "zero1" else 2, **own)
+    if recipe.name == "shampoo" and not alone:
+        if strategy == "ddp":
+            return DistributedShampoo(*common, **own)
+        units = tuple(u for u in plan.units(chunk) if u.weights)
+        return ShardedShampoo(*common[:-1], plan.shard_size, units=units, pipelined=plan.parallelism.pipeline.size > 1)
     if alone and not plan.runtime.megatron:
         return Replicated(*common, **own)
     if alone or strategy == "ddp":
@@ -148,7 +155,7 @@ def _strategy(
 
 def _zero(common: _Common, stage: int, own: _Own) -> ZeroOptimizer:
     """ZeRO-1 or 2 over all replicas of some weights, or in each of several instances."""
-    if common[1].optimizer.name == "muon":
+    if common[1].optimizer.name in BY_MATRIX:
         return LayerWiseOptimizer(*common, **own)
     if (instances := common[2].optimizer_instances) == 1:
         return ZeroOptimizer(*common, stage=stage, **own)

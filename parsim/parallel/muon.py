@@ -105,7 +105,9 @@ def matrix_elements(weights: Iterable[Weight]) -> int:
 
 
 def tensors_of(weights: Sequence[Weight], optimizer: Optimizer, layout: MatrixLayout) -> list[MatrixTensor]:
-    """The stored tensors of matrices among some weights, in their order."""
+    """The stored tensors of matrices among some weights, in their order; only Muon takes some of them apart."""
+    if optimizer.name != "muon":
+        optimizer = replace(optimizer, split_query_key_value=False, split_gate_up=False)
     groups: dict[tuple[int, str], list[Weight]] = {}
     for weight in filter(is_matrix, weights):
         key = weight.operator if layout.joined else weight.name

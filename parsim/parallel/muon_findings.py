@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from parsim.errors import Finding
+from parsim.parallel.kronecker import KRONECKER
+from parsim.parallel.kronecker_findings import kronecker_findings, unused_factors
 from parsim.parallel.settings import Optimizer, Parallelism, Runtime, Training
 
 _NAME, _STRATEGY = "training.optimizer.name", "parallel.data.strategy"
@@ -19,7 +21,7 @@ def muon_findings(training: Training, parallelism: Parallelism, runtime: Runtime
     """
     optimizer, data = training.optimizer, parallelism.data
     if optimizer.name != "muon":
-        return _unused(optimizer)
+        return _unused(optimizer) + (kronecker_findings(training, parallelism, runtime) if optimizer.name in KRONECKER else [])
     findings = []
     if data.custom is not None or data.strategy not in _STRATEGIES:
         text = f"not supported yet: Muon with {data.strategy}"
@@ -38,6 +40,7 @@ def muon_findings(training: Training, parallelism: Parallelism, runtime: Runtime
     if parallelism.pipeline.schedule == "pipedream":
         text = "not supported yet: Muon after every micro-batch"
         findings.append(Finding(text, "parallel.pipeline.schedule", "pipedream", "use 1f1b"))
+    findings += unused_factors(optimizer)
     refused = (("training.offload", training.offload.states), ("training.finetune", training.finetune is not None))
     findings += [Finding("not supported yet: Muon with it", path, None, "leave it out") for path, asked in refused if asked]
     if training.precision.matmul == "fp16":
@@ -57,9 +60,12 @@ def _sharded(parallelism: Parallelism) -> list[Finding]:
 
 
 def _unused(optimizer: Optimizer) -> list[Finding]:
-    """Settings of Newton-Schulz iterations that nothing runs."""
+    """Settings of Newton-Schulz iterations, or of factors, that nothing reads."""
     plain = Optimizer()
-    names = ("newton_schulz_steps", "tensor_mode", "split_query_key_value", "split_gate_up", "padded_parts")
+    names = ["newton_schulz_steps", "tensor_mode", "split_query_key_value", "split_gate_up"]
+    if optimizer.name != "soap":
+        names.append("padded_parts")
     changed = [name for name in names if getattr(optimizer, name) != getattr(plain, name)]
     text = f"{optimizer.name} orthogonalises nothing"
-    return [Finding(text, f"training.optimizer.{name}", getattr(optimizer, name), "leave it out, or use muon") for name in changed]
+    found = [Finding(text, f"training.optimizer.{name}", getattr(optimizer, name), "leave it out, or use muon") for name in changed]
+    return found + unused_factors(optimizer)

@@ -455,6 +455,10 @@ def megatron(options: str, **given: Any) -> dict[str, Any]:
         ),
         ("--optimizer muon --use-distributed-optimizer --muon-momentum 0.9", {"parallel.data.strategy": "zero1"}),
         ("--optimizer dist_muon", {"training.optimizer.name": "muon", "parallel.data.strategy": "zero1"}),
+        (
+            "--optimizer soap --use-layer-wise-param-layout --muon-num-ns-steps 6",
+            {"training.optimizer.name": "soap", "training.optimizer.padded_parts": True},
+        ),
         ("--optimizer adam --muon-num-ns-steps 6", {"training.optimizer.name": "adam"}),
         ("--hidden-dropout 0.1 --attention-dropout 0", {"training.dropout": 0.1, "model.attention_dropout": False}),
         ("--use-torch-fsdp2 --torch-fsdp2-no-reshard-after-forward", {"parallel.data.reshard_after_forward": False}),
