@@ -155,7 +155,12 @@ def _endless_findings(training: Training, parallelism: Parallelism) -> list[Find
         return findings
     if data.strategy not in allowed or data.custom is not None:
         text = f"{name} updates after every micro-batch and keeps whole weight versions"
-        if name != "pipedream":
+        if name == "pipedream-2bw":
+            text = (
+                f"no public stack shards states under {name}: every rank keeps two whole versions of its weights and steps the newer one"
+                f" while backward passes still read the older (arXiv 2006.09503, section 3.1), so {data.strategy} has no step to share"
+            )
+        elif name != "pipedream":
             text = f"not supported yet: {name} with {data.strategy}"
         findings.append(Finding(text, "parallel.data.strategy", data.strategy, f"use {' or '.join(allowed[1:])}"))
     if not training.backward:
@@ -205,8 +210,12 @@ def _direction_findings(training: Training, parallelism: Parallelism) -> list[Fi
         return []
     findings = []
     if strategy not in _COPIED:
-        text = f"not supported yet: stages on two ranks ({name}) with {strategy}"
-        findings.append(Finding(text, "parallel.data.strategy", strategy, f"use {' or '.join(_COPIED[1:])}"))
+        text = (
+            f"no public stack runs stages that lie on two ranks ({name}) with {strategy}: both ranks hold their weights whole, and"
+            " FSDP wraps stages of one rank (torch.distributed.pipelining has DualPipeV)"
+        )
+        also = ", or schedule dualpipev" if name == "dualpipe" else ""
+        findings.append(Finding(text, "parallel.data.strategy", strategy, f"use {' or '.join(_COPIED[1:])}{also}"))
     if not parallelism.pipeline.overlap_sends and name not in OVERLAPPING:
         text = f"{name} sends both ways at once: not supported yet with blocking messages"
         findings.append(Finding(text, "parallel.pipeline.overlap_sends", False, "use true"))

@@ -100,7 +100,7 @@ def test_each_direction_gets_half_of_the_micro_batches():
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (tree("dualpipe", "fsdp", gradient_accumulation=8), "not supported yet: stages on two ranks (dualpipe) with fsdp"),
+        (tree("dualpipe", "fsdp", gradient_accumulation=8), "lie on two ranks (dualpipe) with fsdp: both ranks hold their weights whole"),
         (
             tree("dualpipe", gradient_accumulation=8) | {"model": "gpt2", "software": {"profile": "pytorch-2"}},
             "head is tied to embedding.word_embeddings.weight, in another chunk of pipeline rank 0",
