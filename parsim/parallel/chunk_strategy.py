@@ -21,6 +21,7 @@ from parsim.parallel.single_process import DataParallelModule, ParameterServer
 from parsim.parallel.zero import ZeroOptimizer
 from parsim.parallel.zero3_2021 import ListedZero3
 from parsim.parallel.zero3_buckets import BucketedZero3, bucketed
+from parsim.parallel.zero_muon import PartitionedMuon
 from parsim.parallel.zero_plus_plus import ZeroPlusPlus, asked
 
 if TYPE_CHECKING:
@@ -100,12 +101,16 @@ def _alike(
     plan: Plan, chunk: Chunk, role: str, weights: tuple[Weight, ...], size: int, group: str = DATA, label: str = ""
 ) -> list[Replicated]:
     """The strategies that keep these weights: matrices that ranks own whole have one of their own."""
-    if not (plan.training.optimizer.name in BY_MATRIX and plan.parallelism.data.strategy == "zero1"):
+    if not (plan.training.optimizer.name in BY_MATRIX and plan.parallelism.data.strategy in ("zero1", "zero2")):
         return [_strategy(plan, chunk, role, weights, size, group, label)]
     matrices = tuple(filter(is_matrix, weights))
     others = tuple(weight for weight in weights if not is_matrix(weight))
     found = [_strategy(plan, chunk, role, others, size, group, label, "adamw")] if others else []
-    return [*found, _strategy(plan, chunk, role, matrices, size, group, f"{label}matrices' ")] if matrices else found
+    if matrices:
+        found.append(_strategy(plan, chunk, role, matrices, size, group, f"{label}matrices' "))
+    if len(found) == 2 and isinstance(found[0], ZeroOptimizer) and isinstance(found[1], PartitionedMuon):
+        found[0].lends, found[1].borrows = found[1].buckets, True
+    return found
 
 
 def _strategy(
@@ -156,6 +161,8 @@ def _strategy(
 def _zero(common: _Common, stage: int, own: _Own) -> ZeroOptimizer:
     """ZeRO-1 or 2 over all replicas of some weights, or in each of several instances."""
     if common[1].optimizer.name in BY_MATRIX:
+        if common[3].deepspeed:
+            return PartitionedMuon(*common, stage=stage, **own)
         return LayerWiseOptimizer(*common, **own)
     if (instances := common[2].optimizer_instances) == 1:
         return ZeroOptimizer(*common, stage=stage, **own)

@@ -8,7 +8,7 @@ from parsim.parallel.kronecker_findings import kronecker_findings, unused_factor
 from parsim.parallel.settings import Optimizer, Parallelism, Runtime, Training
 
 _NAME, _STRATEGY = "training.optimizer.name", "parallel.data.strategy"
-_STRATEGIES = ("none", "ddp", "zero1", "fsdp", "hsdp")
+_STRATEGIES = ("none", "ddp", "zero1", "zero2", "fsdp", "hsdp")
 _SHARDED = ("fsdp", "hsdp")
 
 
@@ -25,15 +25,16 @@ def muon_findings(training: Training, parallelism: Parallelism, runtime: Runtime
     findings = []
     if data.custom is not None or data.strategy not in _STRATEGIES:
         text = f"not supported yet: Muon with {data.strategy}"
+        if data.strategy == "zero3":
+            text += ": DeepSpeed orthogonalises in every reduction of a bucket, between all-gathers of momenta and of updates"
         findings.append(Finding(text, _STRATEGY, data.strategy, f"use {' or '.join(_STRATEGIES[1:])}"))
-    if data.strategy == "zero1" and not runtime.transformer_engine:
-        text = f"Muon needs whole matrices: only Megatron-Core's layer-wise optimizer shards so, and the stack is {runtime.profile}"
-        findings.append(Finding(text, _STRATEGY, "zero1", "use software.profile megatron-core, or ddp or fsdp"))
+    if data.strategy in ("zero1", "zero2"):
+        findings += _partitioned(optimizer, parallelism, runtime)
     if data.strategy in _SHARDED:
         findings += _sharded(parallelism)
-    if optimizer.padded_parts and data.strategy != "zero1":
-        text = f"{data.strategy} does not assign parts of buckets to ranks"
-        findings.append(Finding(text, "training.optimizer.padded_parts", True, "leave it out, or use zero1"))
+    if optimizer.padded_parts and (data.strategy != "zero1" or runtime.deepspeed):
+        text = f"{data.strategy} of {runtime.profile} does not assign parts of buckets to ranks"
+        findings.append(Finding(text, "training.optimizer.padded_parts", True, "leave it out, or use zero1 of megatron-core"))
     if data.optimizer_instances > 1:
         text = "the layer-wise optimizer does not support instances: whole matrices are owned by ranks of all replicas"
         findings.append(Finding(text, "parallel.data.optimizer_instances", data.optimizer_instances, "use 1"))
@@ -46,6 +47,23 @@ def muon_findings(training: Training, parallelism: Parallelism, runtime: Runtime
     if training.precision.matmul == "fp16":
         findings.append(Finding("Muon does not run in fp16 (Megatron-LM refuses it, too)", "training.precision", "fp16", "use bf16"))
     return findings
+
+
+def _partitioned(optimizer: Optimizer, parallelism: Parallelism, runtime: Runtime) -> list[Finding]:
+    """Who has a Muon whose states are over ranks, and what DeepSpeed's does not do."""
+    strategy, path = parallelism.data.strategy, _STRATEGY
+    if runtime.transformer_engine:
+        if strategy == "zero1":
+            return []
+        text = "Megatron-Core's layer-wise optimizer shards states only"
+        return [Finding(text, path, strategy, "use zero1, or software.profile deepspeed")]
+    if runtime.profile != "deepspeed":
+        text = f"{runtime.profile} shards no states of Muon: Megatron-Core's layer-wise optimizer does, and DeepSpeed's ZeRO-1 and 2"
+        return [Finding(text, path, strategy, "use software.profile megatron-core or deepspeed, or ddp or fsdp")]
+    if optimizer.tensor_mode != "blockwise":
+        text = "DeepSpeed's Muon knows nothing of tensor ranks: each orthogonalises its part"
+        return [Finding(text, "training.optimizer.tensor_mode", optimizer.tensor_mode, "use blockwise")]
+    return []
 
 
 def _sharded(parallelism: Parallelism) -> list[Finding]:

@@ -341,7 +341,7 @@ class Replicated(Sharding):
         if self.training.iteration == "first":
             at.compute("optimizer", "optimizer", (), allocates=self._states(at))
         state_bytes = self._state_bytes()
-        temporary = step_temporary(optimizer, precision, count - self._matrix_elements() if self._by_matrix else count, largest)
+        temporary = step_temporary(optimizer, precision, max(0, count - self._matrix_elements()) if self._by_matrix else count, largest)
         name = [at.tensor(f"{self.label}optimizer.temporary", temporary, "temporaries")] if temporary else []
         wide = self._widen(count, at) if count and precision.gradients < precision.master and not self.masters_only else []
         if self._by_matrix:

@@ -268,6 +268,12 @@ REFUSED = [
         for target in ("deepspeed", "fsdp")
         for name in ("muon", "soap")
     ],
+    (
+        "deepspeed",
+        {**LLAMA, "parallel": {"data": {"strategy": "zero1"}}, "software": {"profile": "deepspeed"}},
+        ("training.optimizer={name: muon, newton_schulz_steps: 6, split_gate_up: true}",),
+        {"training.optimizer.newton_schulz_steps", "training.optimizer.split_gate_up"},
+    ),
     ("megatron", STAGED, ("training.optimizer={name: soap, precondition_frequency: 10, max_preconditioner_dim: 8192}",), FACTORS),
     ("torchtitan", SHARDED, TUNED, {"training.finetune.method"}),
     ("torchtitan", LLAMA, ("training.optimizer=muon",), {"training.optimizer.name"}),

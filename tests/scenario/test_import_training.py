@@ -594,6 +594,7 @@ def zero(stage: int, **keys: Any) -> dict[str, Any]:
         (zero(3), {"parallel.data.strategy": "zero3", "parallel.data.overlap_reduce": True}),
         (zero(2, reduce_bucket_size=5e8), {"parallel.data.bucket": "500000000 elements"}),
         (zero(2, cpu_offload=True), {"training.offload.optimizer": "cpu"}),
+        ({**zero(2), "optimizer": {"type": "Muon", "params": {"lr": 0.02, "ns_method": "gram"}}}, {"training.optimizer.name": "muon"}),
         (zero(3, offload_optimizer={"device": "nvme", "nvme_path": "/x"}), {"training.offload.optimizer": "nvme"}),
         (zero(3, stage3_prefetch_bucket_size=0), {"parallel.data.prefetch": 0}),
         ({**zero(1), "bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}, {"training.precision": "bf16-fp32grad"}),
