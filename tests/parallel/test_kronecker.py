@@ -274,3 +274,11 @@ def test_what_does_not_go_is_said(job_tree, message):
 def test_a_search_refuses_it(name):
     with pytest.raises(ParsimError, match="a search over strategies with S"):
         CostCache().costs(build(load(tree("ddp", name))))
+
+
+def test_the_size_of_a_checkpoint_is_asked_for():
+    asked = tree("ddp", "soap") | {"economics": {"mtbf_per_gpu": "50000 h", "checkpoint": {"bandwidth": "10 GB/s"}}}
+    with pytest.raises(ParsimError, match="how large a checkpoint with the factors of soap is; write its size"):
+        simulate(asked)
+    asked["economics"]["checkpoint"]["bytes"] = "2 GiB"
+    assert simulate(asked).step_time > 0
