@@ -26,7 +26,7 @@ def muon_findings(training: Training, parallelism: Parallelism, runtime: Runtime
     if data.custom is not None or data.strategy not in _STRATEGIES:
         text = f"not supported yet: Muon with {data.strategy}"
         if data.strategy == "zero3":
-            text += ": DeepSpeed orthogonalises in every reduction of a bucket, between all-gathers of momenta and of updates"
+            text += ": DeepSpeed orthogonalises in every reduction of a bucket, also those of single micro-batches (its issue 8443)"
         findings.append(Finding(text, _STRATEGY, data.strategy, f"use {' or '.join(_STRATEGIES[1:])}"))
     if data.strategy in ("zero1", "zero2"):
         findings += _partitioned(optimizer, parallelism, runtime)

@@ -32,6 +32,7 @@ LLAMA = {
     "model.position": "rotary", "model.mlp": 14336, "model.hidden": 4096, "model.layers": 32, "model.heads": 32, "model.kv_heads": 8,
 }  # fmt: skip
 TRAINER = {"training.optimizer.name": "adamw", "training.optimizer.clip_gradients": True}
+DSA = "--experimental-attention-variant dsa --dsa-indexer-topk 2048 --dsa-indexer-head-dim 128"
 EXPECTED: dict[str, dict[str, Any]] = {
     "megatron-gpt3-175b.sh": {
         **MEGATRON, "model.layers": 96, "model.hidden": 12288, "model.heads": 96, "model.maximum_sequence": 2048,
@@ -477,6 +478,11 @@ def megatron(options: str, **given: Any) -> dict[str, Any]:
             {"model.experts.dense_layers": 1, "model.experts.mlp": 512},
         ),
         ("--num-experts 8 --moe-layer-freq 2", {"model.experts.every": 2, "model.experts.top_k": 2}),
+        (
+            f"--multi-latent-attention --q-lora-rank 192 {DSA} --dsa-indexer-n-heads 64 --dsa-kernel-backend cudnn",
+            {"model.latent.chosen": 2048, "model.latent.index_heads": 64, "model.latent.index_dim": 128},
+        ),
+        ("--multi-latent-attention --dsa-indexer-topk 2048", {"model.latent.value_dim": 128}),
         ("--multi-latent-attention --kv-lora-rank 512", {"model.latent.key_rank": 512, "model.latent.value_dim": 128}),
     ],
 )
