@@ -17,7 +17,7 @@ from parsim.hardware.device import device_from_tree
 from parsim.hardware.kernels import kernel_time
 from parsim.kernel import Gemm, SparseAttention
 from parsim.model.catalogue import build_model
-from parsim.model.flops import flop_per_token, forward_flop
+from parsim.model.flops import CONVENTIONS, flop_per_token, forward_flop
 from parsim.model.model import Model, Operator, Workload, parameter_count, trainable_parameter_count
 from parsim.model.sparse_attention import busiest_pairs, chosen_pairs
 from parsim.program.check import check
@@ -210,3 +210,15 @@ def test_steps_of_split_attention(split: dict[str, Any]) -> None:
     assert folded.step_time == pytest.approx(whole.step_time, rel=1e-9)
     bounder, built = Bounder(), build(load(tree))
     assert bounder.tight(built) <= bounder.chained(built) <= folded.step_time * (1 + 1e-9)
+
+
+def test_palm_does_not_count_keys_that_are_not_read() -> None:
+    """At 131,072 tokens its formula would be more than four times what is computed; the report counts exactly instead."""
+    assert not CONVENTIONS["palm"].applies(model())
+    assert CONVENTIONS["palm"].applies(model("deepseek-v3"))
+    assert flop_per_token(model("deepseek-v3"), 131072, "palm") > 4 * flop_per_token(model(), 131072)
+    with pytest.raises(ModelError, match="palm formula does not describe"):
+        flop_per_token(model(), 4096, "palm")
+    document = simulate(load(JOB)).document()
+    assert document["model"]["flop_convention"] == "exact"
+    assert document["mfu"] < 1
