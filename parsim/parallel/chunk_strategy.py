@@ -133,7 +133,8 @@ def _strategy(
         if strategy == "ddp":
             return DistributedShampoo(*common, **own)
         units = tuple(u for u in plan.units(chunk) if u.weights)
-        return ShardedShampoo(*common[:-1], plan.shard_size, units=units, pipelined=plan.parallelism.pipeline.size > 1)
+        copies, pipelined = size // plan.shard_size, plan.parallelism.pipeline.size > 1
+        return ShardedShampoo(*common[:-1], plan.shard_size, units=units, copies=copies, pipelined=pipelined)
     if alone and not plan.runtime.megatron:
         return Replicated(*common, **own)
     if alone or strategy == "ddp":

@@ -7,7 +7,7 @@ from parsim.parallel.kronecker import KRONECKER
 from parsim.parallel.settings import Optimizer, Parallelism, Runtime, Training
 
 _NAME, _STRATEGY = "training.optimizer.name", "parallel.data.strategy"
-_SOAP, _SHAMPOO = ("none", "ddp", "zero1"), ("none", "ddp", "fsdp")
+_SOAP, _SHAMPOO = ("none", "ddp", "zero1"), ("none", "ddp", "fsdp", "hsdp")
 
 
 def kronecker_findings(training: Training, parallelism: Parallelism, runtime: Runtime) -> list[Finding]:
@@ -55,12 +55,12 @@ def _shampoo(parallelism: Parallelism, runtime: Runtime) -> list[Finding]:
     data = parallelism.data
     findings = []
     if data.strategy not in _SHAMPOO:
-        text = f"not supported yet: shampoo with {data.strategy} (facebookresearch/optimizers runs DDP and fully_shard)"
+        text = f"not supported yet: shampoo with {data.strategy} (facebookresearch/optimizers runs DDP, fully_shard and hybrids of both)"
         findings.append(Finding(text, _STRATEGY, data.strategy, f"use {' or '.join(_SHAMPOO[1:])}"))
     if runtime.megatron or runtime.deepspeed:
         text = f"{runtime.profile} has no Shampoo: facebookresearch/optimizers steps the parameters of PyTorch's DDP and fully_shard"
         findings.append(Finding(text, _NAME, "shampoo", "use software.profile pytorch-2"))
-    if data.strategy == "fsdp" and data.fsdp_version == 1:
+    if data.strategy in ("fsdp", "hsdp") and data.fsdp_version == 1:
         text = "not supported yet: shampoo on FSDP1's flat parameters"
         findings.append(Finding(text, "parallel.data.fsdp_version", 1, "use 2"))
     sizes = {"parallel.tensor.size": parallelism.tensor.size, "parallel.expert.size": parallelism.expert.size}

@@ -216,6 +216,19 @@ class TestMessages:
         )
         assert first == second
 
+    def test_ranks_with_the_same_rows_share_their_blocks(self):
+        """Hybrid sharding over 2 x 4: rows of a fourth, blocks of 128 dealt to two ranks, and directions gathered between them."""
+        optimizer = Optimizer("shampoo", max_preconditioner_dim=128)
+        settings = {"optimizer": optimizer, "precision": AMP, "attention": "flash2"}
+        sharded = job(small(), data=4, data_settings={"strategy": "fsdp"}, **settings)
+        hybrid = job(small(), data=8, data_settings={"strategy": "hsdp", "shard_size": 4}, **settings)
+        assert check(hybrid.program) == []
+        block = 8 * 128**2 + 2 * 8 * 128**2
+        assert kept(sharded) / 2 <= kept(hybrid) <= kept(sharded) / 2 + block
+        (found,) = [op.collective for op in hybrid.collectives(0) if op.name == "all_gather search directions"]
+        count = (2 * sum(prod(shape) for shape in SHAPES) + REST) // 4
+        assert 4 * count <= found.bytes <= 4 * (count + 2 * 128**2)
+
     def test_layer_wise_as_muon(self):
         """Who owns whole matrices reduces and gathers them in the same way."""
         settings = {"data": 4, "data_settings": {"strategy": "zero1"}, "precision": MIXED, "runtime": MEGATRON}
@@ -234,6 +247,7 @@ class TestMessages:
         ("zero1", "soap", {"tensor": {"size": 2}}),
         ("ddp", {"name": "shampoo", "precondition_frequency": 50}, {}),
         ("fsdp", "shampoo", {}),
+        ("hsdp", "shampoo", {"data": {"strategy": "hsdp", "shard_size": 4}}),
     ],
 )
 def test_folded_is_unfolded(strategy, optimizer, more):
@@ -256,7 +270,7 @@ def test_a_mean_step_has_its_share_of_a_renewal():
     [
         (tree("fsdp", "soap"), "no public SOAP steps matrices that fsdp shards"),
         (tree("zero1", "soap", software="deepspeed"), "only Megatron-Core's layer-wise optimizer shards so, and the stack is deepspeed"),
-        (tree("zero2", "shampoo"), "shampoo with zero2 .facebookresearch/optimizers runs DDP and fully_shard"),
+        (tree("zero2", "shampoo"), "shampoo with zero2 .facebookresearch/optimizers runs DDP, fully_shard and hybrids"),
         (tree("ddp", "shampoo", software="deepspeed"), "deepspeed has no Shampoo"),
         (tree("ddp", "shampoo", software="pytorch-2", tensor={"size": 2}), "no distributor for weights that tensor or expert ranks share"),
         (tree("ddp", {"name": "shampoo", "newton_schulz_steps": 6}), "shampoo orthogonalises nothing"),
