@@ -149,6 +149,14 @@ class ChunkScan(Memory):
 
 
 @dataclass(frozen=True, slots=True)
+class Factorisation(Memory):
+    """Orthogonal factorisations of square matrices in fp32 (QR, eigenvectors), which go column by column, and the products around them.
+
+    `launches` are the columns of all, `flop` the products', `bytes` what is read beside them.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Fixed:
     """Work whose duration the user measured."""
 

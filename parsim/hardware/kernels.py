@@ -17,7 +17,7 @@ from functools import lru_cache
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.device import AttentionEfficiency, Device
-from parsim.kernel import AdamStep, Attention, ChunkScan, Fixed, Gemm, Kernel, Memory, SparseAttention
+from parsim.kernel import AdamStep, Attention, ChunkScan, Factorisation, Fixed, Gemm, Kernel, Memory, SparseAttention
 
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32))
 """output tiles (m, n) a GEMM library chooses from"""
@@ -54,6 +54,8 @@ def kernel_time(device: Device, kernel: Kernel) -> float:
             return scan_time(device, kernel)
         case SparseAttention():
             return sparse_attention_time(device, kernel)
+        case Factorisation():
+            return factorisation_time(device, kernel)
         case Memory():
             return memory_time(device, kernel)
         case Fixed():
@@ -211,6 +213,12 @@ def sparse_attention_time(device: Device, kernel: SparseAttention) -> float:
     """
     rate = peak_of(device, kernel.dtype) * device.clock_derate * device.gemm.of(kernel.dtype)
     return max(memory_time(device, kernel), kernel.flop / rate + kernel.launches * device.kernel_latency)
+
+
+def factorisation_time(device: Device, kernel: Factorisation) -> float:
+    """Time of orthogonal factorisations [s]: a kernel for every column, and then products with all columns that are left."""
+    rate = peak_of(device, "fp32") * device.clock_derate * device.gemm.of("fp32")
+    return memory_time(device, kernel) + kernel.flop / rate
 
 
 def attention_ramp(table: AttentionEfficiency, attention: Attention) -> float:

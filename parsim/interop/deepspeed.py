@@ -13,6 +13,7 @@ from typing import Any
 
 from parsim.interop.deepspeed_zero import AUTO, checkpointing, model_parallel, pipeline, write_states, zero
 from parsim.interop.export_draft import (
+    FACTORS,
     ExportDraft,
     Exported,
     ExportJob,
@@ -282,6 +283,22 @@ def _without_zero(draft: ExportDraft, usual: str) -> None:
         draft.refuses(path, "without ZeRO gradients have the type of the weights there", f"use parallel.zero 1, or precision: {usual[:4]}")
 
 
+def _muon(draft: ExportDraft) -> dict[str, Any]:
+    """DeepSpeed's own: iterations are 5, and tensors are taken as they are stored."""
+    optimizer, path, said = draft.job.built.training.optimizer, "training.optimizer", dict[str, Any]()
+    if draft.job.built.parallelism.data.strategy not in ("zero1", "zero2"):
+        draft.refuses(f"{path}.name", "DeepSpeed's ZeRO-1 and 2 orthogonalise, and parsim simulates no other", "use zero1 or zero2")
+    draft.entry(said, f"{path}.name", "muon")
+    draft.lacks(f"{path}.implementation", "matrices are stepped one by one")
+    if optimizer.newton_schulz_steps != 5:
+        draft.refuses(f"{path}.newton_schulz_steps", "DeepSpeed's Muon makes 5 iterations", "use 5")
+    if optimizer.split_gate_up:
+        draft.refuses(f"{path}.split_gate_up", "DeepSpeed's Muon takes tensors as they are stored", "leave it out")
+    for key in ("newton_schulz_steps", "tensor_mode", "split_query_key_value", "split_gate_up", "padded_parts", *FACTORS):
+        draft.says(f"{path}.{key}", "as DeepSpeed's Muon does")
+    return said
+
+
 def _optimizer(draft: ExportDraft) -> dict[str, Any]:
     optimizer, offload = draft.job.built.training.optimizer, draft.job.built.training.offload.optimizer
     path, kind = "training.optimizer.name", "training.optimizer.implementation"
@@ -293,6 +310,8 @@ def _optimizer(draft: ExportDraft) -> dict[str, Any]:
         draft.lacks(kind, "the optimizer is the script's")
         return {**clipping, "zero_allow_untested_optimizer": True}
     said: dict[str, Any] = {}
+    if optimizer.name == "muon":
+        return _muon(draft) | clipping
     if no_muon(draft):
         return clipping
     draft.entry(said, path, optimizer.name)

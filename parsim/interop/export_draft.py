@@ -346,14 +346,22 @@ def sixteen_bits(draft: ExportDraft) -> None:
             draft.refuses(f"parallel.data.{key}", "ZeRO++ is DeepSpeed's", "use --to deepspeed, or leave it out")
 
 
+FACTORS = ("precondition_frequency", "max_preconditioner_dim")
+"""keys of optimizers with preconditioners"""
+
+
 def no_muon(draft: ExportDraft) -> bool:
-    """Refuse Muon, which the tool's configuration does not know; True where it was asked for."""
-    asked = draft.job.built.training.optimizer.name == "muon"
+    """Refuse Muon, SOAP and Shampoo, which the tool's configuration does not know; True where one was asked for."""
+    names = {"muon": "Muon", "soap": "SOAP", "shampoo": "Shampoo"}
+    asked = names.get(draft.job.built.training.optimizer.name, "")
     for key in ("newton_schulz_steps", "tensor_mode", "split_query_key_value", "split_gate_up", "padded_parts"):
         draft.says(f"training.optimizer.{key}", "the optimizer is not Muon")
+    for key in FACTORS:
+        draft.says(f"training.optimizer.{key}", "the optimizer has no preconditioner")
     if asked:
-        draft.refuses("training.optimizer.name", "Muon is in the training script, not in the configuration", "use --to megatron")
-    return asked
+        hint = "keep it in the script" if asked == "Shampoo" else "use --to megatron"
+        draft.refuses("training.optimizer.name", f"{asked} is in the training script, not in the configuration", hint)
+    return bool(asked)
 
 
 def one_instance(draft: ExportDraft) -> None:

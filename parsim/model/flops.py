@@ -274,6 +274,11 @@ def _is_gpt(model: Model) -> bool:
     return _is_one_stack(model) and plain and same and facts.get("mlp") == 4 * model.hidden
 
 
+def _reads_all_keys(model: Model) -> bool:
+    """PaLM's s keys for every token would be many times the work of attention to chosen ones."""
+    return _is_one_stack(model) and not model.facts.get("chosen_keys")
+
+
 def _is_dense(model: Model) -> bool:
     return _is_one_stack(model) and not model.facts.get("experts")
 
@@ -283,8 +288,8 @@ CONVENTIONS: dict[str, Convention] = {
     for c in (
         Convention("exact", "3 x the matrix products of the forward pass, causal attention halved", _exact, lambda _: True),
         Convention("exact-full", "exact with attention not halved (NeMo's tables, torchtitan up to norms)", _exact_full),
-        Convention("palm", "6 N + 12 L h s; N active parameters, attention not halved (PaLM's MFU)", _palm),
-        Convention("llm-foundry", "3 (2 N + 4 L h s); the same number as palm", _palm),
+        Convention("palm", "6 N + 12 L h s; N active parameters, attention not halved (PaLM's MFU)", _palm, _reads_all_keys),
+        Convention("llm-foundry", "3 (2 N + 4 L h s); the same number as palm", _palm, _reads_all_keys),
         Convention("6n", "6 N; N active parameters, attention left out", _six_n),
         Convention("6n-non-embedding", "6 N without embeddings and LM head (Kaplan)", _kaplan, _is_dense),
         Convention("megatron", "72 L h^2 (1 + s/6h + V/12Lh); model FLOPs of 2205.05198", _megatron_model, _is_gpt),

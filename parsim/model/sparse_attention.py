@@ -11,6 +11,12 @@ width D:
 Decompressed, the core is 2 a (d_n + d_r + d_v) x (s + 1) / 2. The indexer's projections are replicated and multiply in 16 bits, its scores
 in fp8 under a recipe of narrow products (deepseek-ai/DeepGEMM fp8_mqa_logits), else in the job's type.
 
+Over several ranks as Megatron-LM does it (experimental_attention_variant/dsa.py, absorbed_mla.py). Tensor ranks, always with sequence
+parallelism: each computes the whole indexer, for which it gathers the layer's input and the compressed queries, and the core of its heads
+on gathered keys, whose gradients are reduce-scattered. Context ranks gather the indexer's keys and the core's, which the core keeps, put
+them in the order of the sample, and reduce-scatter the gradients of the latter (cp_comm_type allgather, the only one). Scores are shared
+evenly by the zig-zag split; pairs of the core are those of the rank with the two middle chunks.
+
 The indexer is not trained here, and nothing flows back through it: Hugging Face runs it under ``no_grad``
 (``models/deepseek_v32/modeling_deepseek_v32.py``), Megatron-LM gives it a loss only with ``dsa_indexer_loss_coeff``.
 """
@@ -33,6 +39,18 @@ def chosen_pairs(sequence: int, chosen: int) -> int:
     """Pairs of a query and a key that it reads in one causal sample: sum of min(i, chosen)."""
     few = min(sequence, chosen)
     return few * (few + 1) // 2 + (sequence - few) * few
+
+
+def busiest_pairs(sequence: int, chosen: int, context: int) -> int:
+    """Those pairs of the context rank that has most: the two middle of 2 c chunks, for which the first keys are all there.
+
+    >>> busiest_pairs(16, 4, 1), busiest_pairs(16, 4, 2), chosen_pairs(16, 4)
+    (58, 32, 58)
+    """
+    chunk = sequence // (2 * context)
+    if context == 1:
+        return chosen_pairs(sequence, chosen)
+    return chosen_pairs((context + 1) * chunk, chosen) - chosen_pairs((context - 1) * chunk, chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +82,12 @@ class LightningIndexer(Layer):
 
     def training_work(self, at: Workload) -> Work:
         """Three products, what prepares queries and keys, scores and the choice; forward only."""
-        tokens, wide = at.tokens, "bf16" if at.narrow else at.dtype
-        operands = tokens * (self.heads + 1) * self.width
+        tokens, keys, wide = at.tokens, at.tokens * at.context, "bf16" if at.narrow else at.dtype
+        sequence = at.sequence * at.context
+        made, operands = tokens * (self.heads + 1) * self.width, (tokens * self.heads + keys) * self.width
         sizes = ((self.heads * self.width, self.query_rank), (self.width, self.hidden), (self.heads, self.hidden))
         products: tuple[Kernel, ...] = tuple(Gemm(tokens, n, k, dtype=wide, element=at.element) for n, k in sizes)
-        pairs = at.batch * at.sequence * (at.sequence + 1) // 2
+        pairs = at.batch * at.sequence * (sequence + 1) // 2
         parts = -(-tokens // SCORED_AT_ONCE)
         scores = SparseAttention(
             float(operands * (1 if at.narrow else at.element) + _INDEX * pairs),
@@ -76,11 +95,13 @@ class LightningIndexer(Layer):
             parts,
             "fp8" if at.narrow else at.dtype,
         )
-        output = tokens * min(self.chosen, at.sequence) * _INDEX
+        output = tokens * min(self.chosen, sequence) * _INDEX
         # norm of the keys, rotation, Hadamard transform and cast; the choice reads the scores for a threshold and again
-        prepared = Memory(6.0 * operands * at.element, launches=4)
+        prepared = Memory(6.0 * made * at.element, launches=4)
         choice = Memory(float(2 * _INDEX * pairs + output), launches=2 * parts)
-        temporary = operands * at.element + _INDEX * min(SCORED_AT_ONCE, tokens) * at.sequence
+        temporary = operands * at.element + _INDEX * min(SCORED_AT_ONCE, tokens) * sequence
+        if at.local_tokens != tokens:
+            temporary += tokens * (self.hidden + self.query_rank) * at.element
         return Work((*products, prepared, scores, choice), output=output, input_gradients=(-1, -1), forward_temporary=temporary)
 
 
@@ -136,28 +157,33 @@ class SparseCore(AttentionCore):
     """keys per token"""
 
     def training_work(self, at: Workload) -> Work:
-        """Products on chosen pairs alone; keeps its inputs, its output and the log-sum-exp of every row."""
+        """Products on chosen pairs alone; keeps its inputs, gathered ones as they are then, its output and the log-sum-exp of every row."""
         heads, e, value = shard(self.heads, at), at.element, self.value_dim or self.head_dim
         queries, output = (at.tokens * heads * width * e for width in (self.head_dim, value))
-        keys, numbers = at.tokens * self.head_dim * e, at.tokens * min(self.chosen, at.sequence) * _INDEX
-        pairs = at.batch * chosen_pairs(at.sequence, self.chosen)
+        sequence, rows = at.sequence * at.context, at.tokens * at.context
+        keys, own, numbers = rows * self.head_dim * e, at.local_tokens * self.head_dim * e, at.tokens * min(self.chosen, sequence) * _INDEX
+        pairs = at.batch * busiest_pairs(sequence, self.chosen, at.context)
         read, dtype = pairs * (self.head_dim * e + _INDEX), "bf16" if at.narrow else at.dtype
         forward = SparseAttention(float(read + queries + output), 2.0 * heads * (self.head_dim + value) * pairs, 1, dtype)
         added = pairs * self.head_dim * 8
         backward = SparseAttention(
             float(read + added + 2 * (queries + output) + 2 * keys), 2.0 * heads * (3 * self.head_dim + 2 * value) * pairs, 3, dtype
         )
+        # keys in the order of the sample: index_select, and the sum into zeros that is its gradient
+        ordered, summed = ((Memory(2.0 * keys),), (Memory(4.0 * keys, launches=2),)) if at.context > 1 else ((), ())
+        gathered = keys != own
         return Work(
-            (forward,),
-            (backward,),
+            (*ordered, forward),
+            (backward, *summed),
             output=output,
-            input_gradients=(queries, keys, -1),
+            input_gradients=(queries, own, -1),
             saves=(
                 Save(self.inputs[0], queries),
-                Save(self.inputs[1], keys),
+                Save(f"{self.name}.gathered" if gathered else self.inputs[1], keys),
                 Save(self.inputs[2], numbers),
                 Save(self.output, output),
                 Save(f"{self.name}.log_sum_exp", 4 * at.tokens * heads),
             ),
-            backward_temporary=4 * at.tokens * self.head_dim,
+            forward_temporary=gathered * keys,
+            backward_temporary=4 * rows * self.head_dim + gathered * keys,
         )

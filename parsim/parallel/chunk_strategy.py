@@ -11,14 +11,17 @@ from parsim.parallel.fsdp import FullyShardedDataParallel, Traffic
 from parsim.parallel.fsdp_experts import ShardedExperts, ShardedMixture, expert_unit
 from parsim.parallel.groups import DATA, EXPERT_DATA, EXPERT_REPLICA, EXPERT_SHARD, EXPERT_TENSOR, REPLICA, SHARD, TENSOR
 from parsim.parallel.hooks import Sharding, Unit, Weight
+from parsim.parallel.kronecker import BY_MATRIX
 from parsim.parallel.layer_wise import LayerWiseOptimizer
 from parsim.parallel.muon import MatrixLayout, is_matrix
 from parsim.parallel.replicated import Replicated
 from parsim.parallel.settings import CustomStrategy, DataParallel, Runtime, Training
+from parsim.parallel.shampoo import DistributedShampoo, ShardedShampoo
 from parsim.parallel.single_process import DataParallelModule, ParameterServer
 from parsim.parallel.zero import ZeroOptimizer
 from parsim.parallel.zero3_2021 import ListedZero3
 from parsim.parallel.zero3_buckets import BucketedZero3, bucketed
+from parsim.parallel.zero_muon import PartitionedMuon
 from parsim.parallel.zero_plus_plus import ZeroPlusPlus, asked
 
 if TYPE_CHECKING:
@@ -70,7 +73,14 @@ def _sharded_mixture(plan: Plan, chunk: Chunk, others: tuple[Weight, ...], exper
             own.append(Unit(expert_unit(unit), unit.blocks, held))
     traffic, pipelined = Traffic(), plan.parallelism.pipeline.size > 1
     layers = FullyShardedDataParallel(
-        others, *common, plan.shard_size, units=tuple(units), copies=copies, pipelined=pipelined, traffic=traffic
+        others,
+        *common,
+        plan.shard_size,
+        units=tuple(units),
+        copies=copies,
+        pipelined=pipelined,
+        traffic=traffic,
+        layout=_layout(plan, SHARD),
     )
     spread = ShardedExperts(
         experts,
@@ -82,6 +92,7 @@ def _sharded_mixture(plan: Plan, chunk: Chunk, others: tuple[Weight, ...], exper
         label="experts' ",
         groups=(EXPERT_SHARD, EXPERT_REPLICA),
         traffic=traffic,
+        layout=_layout(plan, EXPERT_DATA),
     )
     return ShardedMixture((layers, spread))
 
@@ -90,12 +101,16 @@ def _alike(
     plan: Plan, chunk: Chunk, role: str, weights: tuple[Weight, ...], size: int, group: str = DATA, label: str = ""
 ) -> list[Replicated]:
     """The strategies that keep these weights: matrices that ranks own whole have one of their own."""
-    if not (plan.training.optimizer.name == "muon" and plan.parallelism.data.strategy == "zero1"):
+    if not (plan.training.optimizer.name in BY_MATRIX and plan.parallelism.data.strategy in ("zero1", "zero2")):
         return [_strategy(plan, chunk, role, weights, size, group, label)]
     matrices = tuple(filter(is_matrix, weights))
     others = tuple(weight for weight in weights if not is_matrix(weight))
     found = [_strategy(plan, chunk, role, others, size, group, label, "adamw")] if others else []
-    return [*found, _strategy(plan, chunk, role, matrices, size, group, f"{label}matrices' ")] if matrices else found
+    if matrices:
+        found.append(_strategy(plan, chunk, role, matrices, size, group, f"{label}matrices' "))
+    if len(found) == 2 and isinstance(found[0], ZeroOptimizer) and isinstance(found[1], PartitionedMuon):
+        found[0].lends, found[1].borrows = found[1].buckets, True
+    return found
 
 
 def _strategy(
@@ -114,6 +129,12 @@ def _strategy(
         if strategy in SHARDED:
             return FullyShardedDataParallel(*common, units=tuple(u for u in plan.units(chunk) if u.weights))
         return ZeroOptimizer(*common, stage=1 if strategy == "zero1" else 2, **own)
+    if recipe.name == "shampoo" and not alone:
+        if strategy == "ddp":
+            return DistributedShampoo(*common, **own)
+        units = tuple(u for u in plan.units(chunk) if u.weights)
+        copies, pipelined = size // plan.shard_size, plan.parallelism.pipeline.size > 1
+        return ShardedShampoo(*common[:-1], plan.shard_size, units=units, copies=copies, pipelined=pipelined)
     if alone and not plan.runtime.megatron:
         return Replicated(*common, **own)
     if alone or strategy == "ddp":
@@ -129,7 +150,10 @@ def _strategy(
             return ZeroPlusPlus(*common, units=units, pipelined=pipelined)
         if bucketed(plan.parallelism.data, plan.runtime):
             return BucketedZero3(*common, units=units, pipelined=pipelined)
-        return FullyShardedDataParallel(*common[:-1], plan.shard_size, units=units, copies=size // plan.shard_size, pipelined=pipelined)
+        copies = size // plan.shard_size
+        return FullyShardedDataParallel(
+            *common[:-1], plan.shard_size, units=units, copies=copies, pipelined=pipelined, layout=_layout(plan, SHARD)
+        )
     central = DataParallelModule if strategy == "torch-data-parallel" else ParameterServer
     outputs, inputs = plan.boundary_bytes()
     return central(*common, steps=role == "server", output_bytes=outputs, input_bytes=inputs)
@@ -137,7 +161,9 @@ def _strategy(
 
 def _zero(common: _Common, stage: int, own: _Own) -> ZeroOptimizer:
     """ZeRO-1 or 2 over all replicas of some weights, or in each of several instances."""
-    if common[1].optimizer.name == "muon":
+    if common[1].optimizer.name in BY_MATRIX:
+        if common[3].deepspeed:
+            return PartitionedMuon(*common, stage=stage, **own)
         return LayerWiseOptimizer(*common, **own)
     if (instances := common[2].optimizer_instances) == 1:
         return ZeroOptimizer(*common, stage=stage, **own)

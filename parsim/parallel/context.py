@@ -7,6 +7,7 @@ ring         c - 1 sendrecv of K, V to the next rank, each beside     c sendrecv
              the block that the rank computes meanwhile               last, dK, dV in all but the first
 all-gather   all-gather of K and of V before the core                 the same again, then reduce-scatter of dK and of dV
 ulysses      all-to-all of Q, of K, of V, then of the output          all-to-all of its gradient, then of dQ, dK, dV
+chosen keys  all-gather of the indexer's keys and of the core's       reduce-scatter of the gradients of the latter
 ===========  =======================================================  ====================================================
 
 Ring: Liu et al. 2023 (2310.01889); all-gather: Llama 3 (2407.21783 §3.3.2); ulysses: Jacobs et al. 2023 (2309.14509). The
@@ -26,6 +27,7 @@ from parsim.kernel import Kernel
 from parsim.model.attention import AttentionCore
 from parsim.model.linear_attention import LinearAttention
 from parsim.model.model import Model, Operator, Workload
+from parsim.model.sparse_attention import LightningIndexer, SparseCore
 from parsim.model.tape import Step
 from parsim.parallel.groups import CONTEXT
 from parsim.parallel.hooks import Emitter, SilentHooks
@@ -45,21 +47,44 @@ class ContextParallelHooks(SilentHooks):
 
     def runs(self, operator: Operator) -> bool:
         """Whether the operator needs tokens of other ranks."""
-        return isinstance(operator, AttentionCore)
+        return isinstance(operator, AttentionCore | LightningIndexer)
 
     def run(self, step: Step, kind: str, at: Emitter, allocates: Sequence[str], frees: Sequence[str]) -> None:
         """The kernels of a forward, recompute or input step of an attention core; `allocates` first, `frees` last."""
         core = step.operator
-        if not isinstance(core, AttentionCore):
-            message = f"{core.name} is no attention core"
-            raise TypeError(message)
         at.compute("", kind, (), allocates=allocates)
         backward = step.phase == "input"
-        if self.workload.context_method == "ulysses":
+        if isinstance(core, LightningIndexer):
+            self._choose(core, step.kernels, kind, at)
+        elif isinstance(core, SparseCore):
+            self._chosen(core, step.kernels, kind, at, backward=backward)
+        elif not isinstance(core, AttentionCore):
+            message = f"{core.name} is no attention core"
+            raise TypeError(message)
+        elif self.workload.context_method == "ulysses":
             self._by_heads(core, step.kernels, kind, at, backward=backward)
         else:
             self._spread(core, step.kernels, kind, at, backward=backward)
         at.compute("", kind, (), frees=frees)
+
+    def _choose(self, indexer: LightningIndexer, kernels: Sequence[Kernel], kind: str, at: Emitter) -> None:
+        """The indexer's keys are gathered as soon as they are made; scores and choice need all of them."""
+        *made, scores, choice = kernels
+        at.compute("", kind, made)
+        self._blocking("all_gather", indexer, at, [("keys", self._gathered_keys(indexer.width))])
+        at.compute("", kind, (scores, choice))
+
+    def _chosen(self, core: SparseCore, kernels: Sequence[Kernel], kind: str, at: Emitter, *, backward: bool) -> None:
+        """One key of all heads is gathered, with the value in it, and kept for backward."""
+        keys = [("keys", self._gathered_keys(core.head_dim))]
+        if not backward:
+            self._blocking("all_gather", core, at, keys)
+        at.compute("", kind, kernels)
+        if backward:
+            self._blocking("reduce_scatter", core, at, keys)
+
+    def _gathered_keys(self, width: int) -> int:
+        return self.workload.context * self.workload.tokens * width * self.workload.element
 
     def _spread(self, core: AttentionCore, kernels: Sequence[Kernel], kind: str, at: Emitter, *, backward: bool) -> None:
         """Ring or all-gather. What the step has beside the core's own kernels (copies, sums of gradients) stands outside of them."""
@@ -98,7 +123,7 @@ class ContextParallelHooks(SilentHooks):
         at.compute("", kind, kernels)
         self._blocking("all_to_all", core, at, operands if backward else output)
 
-    def _blocking(self, kind: str, core: AttentionCore, at: Emitter, tensors: Sequence[tuple[str, int]]) -> None:
+    def _blocking(self, kind: str, core: Operator, at: Emitter, tensors: Sequence[tuple[str, int]]) -> None:
         for name, size in tensors:
             at.collective(kind, CONTEXT, size, f"{core.name} {name}", blocking=True)
 

@@ -50,7 +50,17 @@ from parsim.kernel import Memory
 from parsim.parallel.copies import GATHERS, REDUCTIONS, ShardedCopies
 from parsim.parallel.groups import REPLICA, SHARD, stream_lane
 from parsim.parallel.hooks import START, Emitter, Unit, Weight
-from parsim.parallel.muon import NewtonSchulz, matrix_elements, orthogonalise_batches, tensors_of, workspace
+from parsim.parallel.muon import (
+    BF16,
+    FP32,
+    Matrix,
+    NewtonSchulz,
+    filled_batches,
+    matrix_elements,
+    orthogonalise_batches,
+    tensors_of,
+    workspace,
+)
 from parsim.parallel.narrow_weights import VALUE, narrow_elements, narrow_tensors
 from parsim.parallel.offload import gradients_out, place, wait_for_gradients
 from parsim.parallel.optimizer import State, split_bytes
@@ -455,17 +465,28 @@ class FullyShardedDataParallel(Replicated):
         return sum(self._share(matrix_elements(unit.weights)) for unit in self.units)
 
     def _orthogonalise(self, at: Emitter) -> None:
-        """Matrices travel to whole ones on single ranks, and back; those of experts, sharded expert by expert, are whole already."""
+        """Matrices travel to whole ones on single ranks, and back; so do those of experts, unless they are whole already."""
         optimizer, share = self.training.optimizer, self._matrix_elements()
         tensors = tensors_of(self._trainable, optimizer, self.layout)
         of_experts = [m for t in tensors if t.weights[0].parameter.expert for m in t.matrices]
         others = [m for t in tensors if not t.weights[0].parameter.expert for m in t.matrices]
-        space = at.tensor("optimizer.newton-schulz", workspace([*of_experts, *others]) + 2 * share, "temporaries")
-        at.compute("", "optimizer", [Memory(6.0 * share)], allocates=[space])
-        own = [replace(matrix, number=self._share(matrix.number)) for matrix in of_experts]
-        NewtonSchulz(optimizer.newton_schulz_steps, optimizer.tensor_mode, self.layout).run(own, at)
-        orthogonalise_batches(others, self.size, optimizer.newton_schulz_steps, at, SHARD, LANE)
+        element = self._gathered_update
+        space = at.tensor(f"{self.label}optimizer.newton-schulz", workspace([*of_experts, *others]) + element * share, "temporaries")
+        at.compute("", "optimizer", [Memory(float((FP32 + element) * share))], allocates=[space])
+        whole = [replace(matrix, number=self._share(matrix.number)) for matrix in of_experts if not self._cuts(matrix)]
+        NewtonSchulz(optimizer.newton_schulz_steps, optimizer.tensor_mode, self.layout).run(whole, at)
+        batches = [replace(matrix, number=1) for matrix in of_experts if self._cuts(matrix)] + filled_batches(others, self.size)
+        orthogonalise_batches(batches, optimizer.newton_schulz_steps, at, self.groups[0], LANE, element)
         at.compute("", "optimizer", (), frees=[space])
+
+    @property
+    def _gathered_update(self) -> int:
+        """Bytes of an element of an update on the wire: torchtitan's DistMuon sends the type of the weight, microsoft/dion bf16."""
+        return self.training.precision.parameters if self.runtime.profile == "torchtitan" else BF16
+
+    def _cuts(self, experts: Matrix) -> bool:
+        """Whether experts are cut inside: fully_shard cuts a tensor of experts expert by expert."""
+        return False
 
     def step(self, at: Emitter) -> None:
         """Run the optimizer on this rank's share, then drop its gradients."""

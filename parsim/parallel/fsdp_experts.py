@@ -28,6 +28,7 @@ from functools import cached_property
 from parsim.parallel.experts import SeveralStrategies
 from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
 from parsim.parallel.hooks import Emitter, Unit, Weight
+from parsim.parallel.muon import Matrix
 
 
 @dataclass
@@ -42,6 +43,13 @@ class ShardedExperts(FullyShardedDataParallel):
     @property
     def _copied(self) -> bool:
         return True
+
+    def _cuts(self, experts: Matrix) -> bool:
+        """Where a rank's experts are fewer than the ranks that share them, each of them is cut: one rank in turn gets one of them whole.
+
+        torchtitan: apply_fsdp (Shard(1) if efsdp x ep > experts), kimi_k2_7/config_registry.py, _per_expert_compute_layout.
+        """
+        return experts.number < self.size
 
     @property
     def _alone(self) -> bool:

@@ -1,4 +1,4 @@
-"""Megatron-LM's layer-wise distributed optimizer: data-parallel ranks own whole matrices, which Muon orthogonalises.
+"""Megatron-LM's layer-wise distributed optimizer: data-parallel ranks own whole matrices, which Muon orthogonalises or SOAP steps.
 
 ==============  =============================================  ==============================================================
 what            compact (the default)                          padded (--use-layer-wise-param-layout)
@@ -27,7 +27,7 @@ from parsim.kernel import Memory
 from parsim.parallel.buckets import Bucket, megatron_bucket
 from parsim.parallel.hooks import Emitter, Weight
 from parsim.parallel.muon import Matrix, MatrixTensor, flop_of, tensors_of
-from parsim.parallel.optimizer import State, states
+from parsim.parallel.optimizer import State, masters, states
 from parsim.parallel.replicated import LANE
 from parsim.parallel.zero import ZeroOptimizer
 
@@ -104,10 +104,17 @@ class LayerWiseOptimizer(ZeroOptimizer):
             buckets, self._owned = self._filled(list(reversed(tensors)))
         else:
             buckets, self._owned = super()._assign(), ping_pong(tensors, self.size)
-        mode = (optimizer.newton_schulz_steps, optimizer.tensor_mode, self.layout.ranks)
-        work = [flop_of(own.matrices, *mode) for own in self._owned]
+        work = [self._work(own.matrices) for own in self._owned]
         self._busiest = self._owned[work.index(max(work))].matrices
         return buckets
+
+    def _work(self, matrices: Sequence[Matrix]) -> float:
+        """Operations of a step on these matrices."""
+        optimizer = self.training.optimizer
+        if optimizer.name == "muon":
+            return flop_of(matrices, optimizer.newton_schulz_steps, optimizer.tensor_mode, self.layout.ranks)
+        tensors = self._preconditioner.matrices(matrices)
+        return self._preconditioner.step_flop(tensors) + self._preconditioner.renewal_flop(tensors) / self._preconditioner.frequency
 
     def _filled(self, tensors: Sequence[MatrixTensor]) -> tuple[list[Bucket], list[Owned]]:
         """Padded buckets of tensors in the order of backward, and who owns what of all of them."""
@@ -153,7 +160,15 @@ class LayerWiseOptimizer(ZeroOptimizer):
         if not self.shard:
             return []
         own = Weight(f"{self.label}owned", self.weights[0].parameter, self.shard, 0)
+        if self.training.optimizer.name == "soap":
+            fullest = max(self._owned, key=lambda owned: sum(state.bytes for state in self._states_of(owned)))
+            return [(own, state) for state in self._states_of(fullest)]
         return [(own, state) for state in states(self.training.optimizer, self.training.precision, (self.shard,), self.shard)]
+
+    def _states_of(self, own: Owned) -> list[State]:
+        """SOAP's states of what a rank owns."""
+        precision = self.training.precision
+        return [*masters(precision, own.count), *self._preconditioner.states(precision, self._preconditioner.matrices(own.matrices))]
 
     def _reduce(self, bucket: Bucket, at: Emitter) -> int:
         if self._padded:

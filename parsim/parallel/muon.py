@@ -26,6 +26,8 @@ from parsim.parallel.groups import TENSOR
 from parsim.parallel.hooks import Emitter, Weight
 from parsim.parallel.settings import Optimizer, Precision
 
+GRAM_RESTART = 2
+"""step of an iteration on Gram matrices that begins anew"""
 BF16, FP32 = 2, 4
 """bytes of an element of the iteration, and of what is gathered for it"""
 QUERY_KEY_VALUE, GATE_UP = "query_key_value", ("mlp_up", "experts_up", "shared_up_projection")
@@ -105,7 +107,9 @@ def matrix_elements(weights: Iterable[Weight]) -> int:
 
 
 def tensors_of(weights: Sequence[Weight], optimizer: Optimizer, layout: MatrixLayout) -> list[MatrixTensor]:
-    """The stored tensors of matrices among some weights, in their order."""
+    """The stored tensors of matrices among some weights, in their order; only Muon takes some of them apart."""
+    if optimizer.name != "muon":
+        optimizer = replace(optimizer, split_query_key_value=False, split_gate_up=False)
     groups: dict[tuple[int, str], list[Weight]] = {}
     for weight in filter(is_matrix, weights):
         key = weight.operator if layout.joined else weight.name
@@ -149,11 +153,13 @@ def _join(matrices: Sequence[Matrix]) -> Matrix:
     return replace(matrices[0], rows=sum(matrix.rows for matrix in matrices))
 
 
-def flop_of(matrices: Iterable[Matrix], steps: int = 5, mode: str = "blockwise", ranks: int = 1) -> int:
-    """Operations of one of `ranks` ranks that orthogonalise the matrices of which it has these parts [FLOP]."""
+def flop_of(matrices: Iterable[Matrix], steps: int = 5, mode: str = "blockwise", ranks: int = 1, *, gram: bool = False) -> int:
+    """Operations of one of `ranks` ranks that orthogonalise the matrices of which it has these parts [FLOP]; `gram`: on Gram matrices."""
     total = 0
     for matrix in matrices:
-        if matrix.split is None or mode == "blockwise":
+        if gram:
+            each = gram_flop(matrix.rows, matrix.columns, steps)
+        elif matrix.split is None or mode == "blockwise":
             each = newton_schulz_flop(matrix.rows, matrix.columns, steps)
         elif mode == "duplicated":
             whole = matrix.whole(ranks)
@@ -168,6 +174,38 @@ def flop_of(matrices: Iterable[Matrix], steps: int = 5, mode: str = "blockwise",
 def iteration(m: int, n: int) -> list[Kernel]:
     """The products of one step for X of m x n, whichever is longer: A = X X', A A and B X."""
     return [Gemm(m, m, n), Gemm(m, m, m), Gemm(m, n, m)]
+
+
+def gram_iteration(m: int, n: int, steps: int) -> list[Kernel]:
+    """The products of an iteration that keeps R = X X' (m x m, m < n) and the product Q of all its factors, and makes Q X once.
+
+    Z = b R + c R R; Q = a Q + Z Q; then R = a (a R + Z R) + Z (a R + Z R), unless R is not needed. Behind the second step X = Q X, and
+    R anew, for the sake of precision (DeepSpeed, zeropower_via_gram_newtonschulz; Dion's use_gram_newton_schulz).
+    """
+    long, gram, square = Gemm(m, n, m), Gemm(m, m, n), Gemm(m, m, m)
+    kernels: list[Kernel] = [gram]
+    fresh = True
+    for step in range(steps):
+        if step == GRAM_RESTART:
+            kernels += [long, gram]
+            fresh = True
+        kernels += [square] if fresh else [square, square]
+        fresh = False
+        if step < steps - 1 and step + 1 != GRAM_RESTART:
+            kernels += [square, square]
+    return [*kernels, long]
+
+
+def gram_flop(rows: int, columns: int, steps: int = 5) -> int:
+    """Operations of orthogonalising one matrix by its Gram matrices; a square one goes the plain way [FLOP].
+
+    >>> gram_flop(4096, 14336), 8 * 4096**2 * 14336 + 28 * 4096**3, gram_flop(64, 64) == newton_schulz_flop(64, 64)
+    (3848290697216, 3848290697216, True)
+    """
+    m, n = sorted((rows, columns))
+    if m == n:
+        return newton_schulz_flop(m, n, steps)
+    return sum(2 * kernel.m * kernel.n * kernel.k for kernel in gram_iteration(m, n, steps) if isinstance(kernel, Gemm))
 
 
 def workspace(matrices: Iterable[Matrix]) -> int:
@@ -200,6 +238,8 @@ class NewtonSchulz:
     steps: int
     mode: Literal["blockwise", "duplicated", "distributed"]
     layout: MatrixLayout
+    gram: bool = False
+    """iterate on Gram matrices where a matrix is not square"""
 
     def run(self, matrices: Sequence[Matrix], at: Emitter) -> None:
         """All of them; between kernels stand the collectives of the ranks that share a matrix."""
@@ -213,7 +253,8 @@ class NewtonSchulz:
     def _alone(self, matrix: Matrix) -> list[Kernel]:
         before, behind = _around(matrix.rows * matrix.columns)
         m, n = sorted((matrix.rows, matrix.columns))
-        return [*before, *(iteration(m, n) * self.steps), *behind]
+        products = gram_iteration(m, n, self.steps) if self.gram and m < n else iteration(m, n) * self.steps
+        return [*before, *products, *behind]
 
     def _duplicated(self, matrix: Matrix, at: Emitter) -> None:
         whole = matrix.whole(self.layout.ranks)
@@ -235,27 +276,35 @@ class NewtonSchulz:
         at.compute("", "optimizer", behind)
 
 
-def orthogonalise_batches(matrices: Iterable[Matrix], ranks: int, steps: int, at: Emitter, group: str, lane: str) -> None:
-    """Sharded matrices, N of one shape at a time: each rank gets one whole, orthogonalises it, and hands its parts back.
+def filled_batches(matrices: Iterable[Matrix], ranks: int) -> list[Matrix]:
+    """What one of N ranks gets whole of sharded matrices, N of one shape at a time; a batch that is not full is filled up.
 
-    The next batch travels meanwhile; one that is not full is filled up (microsoft/dion, dion/muon.py: pad_batch and
-    muon_update_batch_async, with updates in bf16 on the wire).
+    microsoft/dion, dion/muon.py: pad_batch and muon_update_batch_async.
     """
     shapes: dict[tuple[int, int], int] = {}
     for matrix in matrices:
         shapes[matrix.rows, matrix.columns] = shapes.get((matrix.rows, matrix.columns), 0) + matrix.number
-    batches = [shape for shape, number in shapes.items() for _ in range(-(-number // ranks))]
+    return [Matrix(*shape) for shape, number in shapes.items() for _ in range(-(-number // ranks))]
 
-    def send(rows: int, columns: int, name: str) -> int:
-        return at.collective("all_to_all", group, BF16 * rows * columns, name, lane=lane)
 
-    arriving = send(*batches[0], "updates") if batches else 0
-    for place, (rows, columns) in enumerate(batches):
+def orthogonalise_batches(batches: Sequence[Matrix], steps: int, at: Emitter, group: str, lane: str, element: int = BF16) -> None:
+    """Sharded matrices, each of which a rank gets whole, orthogonalises and hands back; the next ones travel meanwhile.
+
+    `element`: bytes of an element on the wire.
+    """
+
+    def send(matrix: Matrix, name: str) -> int:
+        return at.collective("all_to_all", group, element * matrix.count, name, lane=lane)
+
+    arriving = send(batches[0], "updates") if batches else 0
+    for place, matrix in enumerate(batches):
         here = arriving
         if place + 1 < len(batches):
-            arriving = send(*batches[place + 1], "updates")
+            arriving = send(batches[place + 1], "updates")
         at.wait(here)
-        m, n = sorted((rows, columns))
-        at.compute("", "optimizer", [Memory(2.0 * m * n), Memory(4.0 * m * n), *(iteration(m, n) * steps)])
-        send(rows, columns, "orthogonal updates")
+        m, n = sorted((matrix.rows, matrix.columns))
+        cast = [Memory((element + 2.0) * m * n)] if element != BF16 else []
+        each: list[Kernel] = [*cast, Memory(2.0 * m * n), Memory(4.0 * m * n), *(iteration(m, n) * steps), *cast]
+        at.compute("", "optimizer", each * matrix.number)
+        send(matrix, "orthogonal updates")
     at.wait_for_lane(lane)

@@ -17,7 +17,9 @@ from parsim.model.adapters import stored_bytes
 from parsim.parallel.hooks import Weight
 from parsim.parallel.settings import Optimizer, Precision, Training
 
-MOMENTS = {"sgd": 0, "momentum": 1, "lion": 1, "adam": 2, "adamw": 2, "muon": 1}
+MOMENTS = {"sgd": 0, "momentum": 1, "lion": 1, "adam": 2, "adamw": 2, "muon": 1, "soap": 2, "shampoo": 2}
+_MORE = ("muon", "soap", "shampoo")
+"""optimizers whose states are others for some weights"""
 FOREACH_TRAFFIC = 20 / 7
 """What a foreach AdamW step moves over what a fused one does. torch.optim's _multi_tensor_adamw makes eight passes over all elements:
 weight decay of p (2 reads and writes of an element), lerp of m (3), decay of v (2), addcmul into v (3), root (2), bias correction (2),
@@ -56,7 +58,8 @@ class StateBytes:
 
 def state_bytes(precision: Precision, optimizer: Optimizer) -> StateBytes:
     """Weight, gradient, master and optimizer states of a parameter [B]."""
-    known, exact = optimizer.name in MOMENTS, optimizer.name in MOMENTS and optimizer.name != "muon"  # embeddings have two moments
+    known = optimizer.name in MOMENTS
+    exact = known and optimizer.name not in _MORE
     states = MOMENTS[optimizer.name] * precision.optimizer_element if known else _PER_PARAMETER[optimizer.name]
     return StateBytes(precision.parameters, precision.gradients, precision.master, states, exact)
 
@@ -66,9 +69,14 @@ def _halves(shape: tuple[int, ...], count: int) -> tuple[int, int]:
     return max(1, count // columns), columns
 
 
+def masters(precision: Precision, count: int) -> tuple[State, ...]:
+    """The master copy of `count` elements, if there is one."""
+    return (State("master", precision.master * count),) if precision.master else ()
+
+
 def states(optimizer: Optimizer, precision: Precision, shape: tuple[int, ...], count: int) -> tuple[State, ...]:
     """State tensors for a parameter of `shape` with `count` local elements, the fp32 master first if there is one."""
-    master = (State("master", precision.master * count),) if precision.master else ()
+    master = masters(precision, count)
     if optimizer.name in MOMENTS:
         names = ("exp_avg", "exp_avg_sq")[: MOMENTS[optimizer.name]]
         return master + tuple(State(name, precision.optimizer_element * count) for name in names)
@@ -83,7 +91,14 @@ def states(optimizer: Optimizer, precision: Precision, shape: tuple[int, ...], c
         rows, columns = _halves(shape, count)
         return (*master, State("exp_avg_sq_row", 4 * rows), State("exp_avg_sq_col", 4 * columns))
     message = f"unknown optimizer {optimizer.name!r}"
-    raise PlanError(Finding(message, "training.optimizer", optimizer.name, "known: sgd, momentum, adam, adamw, adam-8bit, adafactor, lion"))
+    raise PlanError(
+        Finding(
+            message,
+            "training.optimizer",
+            optimizer.name,
+            "known: sgd, momentum, adam, adamw, adam-8bit, adafactor, lion, muon, soap, shampoo",
+        )
+    )
 
 
 def flat_states(optimizer: Optimizer, precision: Precision, count: int, matrix: tuple[int, int] | None = None) -> tuple[State, ...]:
@@ -92,8 +107,7 @@ def flat_states(optimizer: Optimizer, precision: Precision, count: int, matrix: 
     Adafactor's factors cannot be taken of a flat shard; `matrix` = (rows, columns) in total over the shard's matrices.
     """
     if optimizer.name == "adafactor" and matrix is not None:
-        master = (State("master", precision.master * count),) if precision.master else ()
-        return (*master, State("exp_avg_sq_row", 4 * matrix[0]), State("exp_avg_sq_col", 4 * matrix[1]))
+        return (*masters(precision, count), State("exp_avg_sq_row", 4 * matrix[0]), State("exp_avg_sq_col", 4 * matrix[1]))
     return states(optimizer, precision, (count,), count)
 
 

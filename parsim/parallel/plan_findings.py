@@ -155,7 +155,12 @@ def _endless_findings(training: Training, parallelism: Parallelism) -> list[Find
         return findings
     if data.strategy not in allowed or data.custom is not None:
         text = f"{name} updates after every micro-batch and keeps whole weight versions"
-        if name != "pipedream":
+        if name == "pipedream-2bw":
+            text = (
+                f"no public stack shards states under {name}: every rank keeps two whole versions of its weights and steps the newer one"
+                f" while backward passes still read the older (arXiv 2006.09503, section 3.1), so {data.strategy} has no step to share"
+            )
+        elif name != "pipedream":
             text = f"not supported yet: {name} with {data.strategy}"
         findings.append(Finding(text, "parallel.data.strategy", data.strategy, f"use {' or '.join(allowed[1:])}"))
     if not training.backward:
@@ -205,8 +210,12 @@ def _direction_findings(training: Training, parallelism: Parallelism) -> list[Fi
         return []
     findings = []
     if strategy not in _COPIED:
-        text = f"not supported yet: stages on two ranks ({name}) with {strategy}"
-        findings.append(Finding(text, "parallel.data.strategy", strategy, f"use {' or '.join(_COPIED[1:])}"))
+        text = (
+            f"no public stack runs stages that lie on two ranks ({name}) with {strategy}: both ranks hold their weights whole, and"
+            " FSDP wraps stages of one rank (torch.distributed.pipelining has DualPipeV)"
+        )
+        also = ", or schedule dualpipev" if name == "dualpipe" else ""
+        findings.append(Finding(text, "parallel.data.strategy", strategy, f"use {' or '.join(_COPIED[1:])}{also}"))
     if not parallelism.pipeline.overlap_sends and name not in OVERLAPPING:
         text = f"{name} sends both ways at once: not supported yet with blocking messages"
         findings.append(Finding(text, "parallel.pipeline.overlap_sends", False, "use true"))
@@ -241,12 +250,12 @@ def _chosen_findings(model: Model, training: Training, parallelism: Parallelism)
         return []
     what = f"attention to {chosen} chosen keys"
     findings = []
-    if parallelism.tensor.size > 1:
-        text = f"not supported yet: {what} over tensor ranks, each of which gathers all tokens for its indexer"
-        findings.append(Finding(text, "parallel.tensor.size", parallelism.tensor.size, "use 1, or model.latent.chosen: 0"))
-    if parallelism.context.size > 1:
-        text = f"not supported yet: {what} over context ranks, which have only a part of the keys"
-        findings.append(Finding(text, "parallel.context.size", parallelism.context.size, "use 1, or model.latent.chosen: 0"))
+    if parallelism.tensor.size > 1 and not parallelism.tensor.sequence_parallel:
+        text = f"{what} over tensor ranks needs sequence parallelism (as Megatron-LM's AbsorbedMLA states)"
+        findings.append(Finding(text, "parallel.tensor.sequence_parallel", False, "use true"))
+    if parallelism.context.size > 1 and (method := parallelism.context.method) != "all-gather":
+        text = f"{what} over context ranks: a query may choose any key, so that all are gathered (Megatron-LM takes no other cp_comm_type)"
+        findings.append(Finding(text, "parallel.context.method", method, "use all-gather"))
     if training.attention == "eager":
         text = f"{what} has its own kernels; eager attention with masked scores of all keys is not supported yet"
         findings.append(Finding(text, "training.attention", "eager", "leave it out"))

@@ -10,6 +10,7 @@ from parsim.kernel import Kernel, Memory
 from parsim.parallel.buckets import Bucket
 from parsim.parallel.groups import DATA
 from parsim.parallel.hooks import Emitter, Sharding, Unit, Weight
+from parsim.parallel.kronecker import BY_MATRIX, Preconditioned, Preconditioner
 from parsim.parallel.muon import (
     Matrix,
     MatrixLayout,
@@ -27,6 +28,7 @@ from parsim.parallel.optimizer import (
     before_update,
     behind_update,
     flat_states,
+    masters,
     states,
     step_kernels,
     step_temporary,
@@ -40,7 +42,7 @@ LANE = DATA
 
 
 def _stepped_by(weight: Weight, optimizer: Optimizer) -> Optimizer:
-    """Under Muon weights that are no matrices are AdamW's."""
+    """Under Muon and SOAP weights that are no matrices are AdamW's."""
     return optimizer if is_matrix(weight) else replace(optimizer, name="adamw")
 
 
@@ -145,10 +147,12 @@ class Replicated(Sharding):
     def _state_list(self) -> list[tuple[Weight, State]]:
         optimizer, precision = self.training.optimizer, self.training.precision
         of_shape: dict[tuple[tuple[int, ...], int], tuple[State, ...]] = {}
-        if self._muon:
-            return [
-                (w, state) for w in self._trainable for state in states(_stepped_by(w, optimizer), precision, w.parameter.shape, w.count)
-            ]
+        if optimizer.name == "shampoo":
+            return self._block_states()
+        if self._by_matrix:
+            apart = [w for w in self._trainable if optimizer.name == "muon" or not is_matrix(w)]
+            found = [(w, state) for w in apart for state in states(_stepped_by(w, optimizer), precision, w.parameter.shape, w.count)]
+            return found if optimizer.name == "muon" else [*found, *self._matrix_states()]
         for weight in self._trainable:
             key = (weight.parameter.shape, weight.count)
             if key not in of_shape:
@@ -156,11 +160,41 @@ class Replicated(Sharding):
         return [(w, state) for w in self._trainable for state in of_shape[w.parameter.shape, w.count]]
 
     @property
-    def _muon(self) -> bool:
-        return self.training.optimizer.name == "muon"
+    def _by_matrix(self) -> bool:
+        """Muon or SOAP."""
+        return self.training.optimizer.name in BY_MATRIX
+
+    @property
+    def _preconditioner(self) -> Preconditioner:
+        return Preconditioner.of(self.training.optimizer, megatron=self.runtime.megatron)
+
+    def _matrix_states(self) -> list[tuple[Weight, State]]:
+        """SOAP's, of every stored matrix."""
+        precision, found = self.training.precision, []
+        for tensor in tensors_of(self._trainable, self.training.optimizer, self.layout):
+            own = self._preconditioner.states(precision, self._preconditioner.matrices(tensor.matrices))
+            found += [(tensor.weights[0], state) for state in (*masters(precision, tensor.count), *own)]
+        return found
+
+    def _blocks(self) -> list[Preconditioned]:
+        """What Shampoo cuts this rank's weights into, of which it may step a part."""
+        return [block for weight in self._trainable for block in self._preconditioner.blocks(weight.parameter.shape)]
+
+    def _block_states(self) -> list[tuple[Weight, State]]:
+        """Shampoo's, of the blocks that this rank steps, beside the masters of its weights."""
+        if not self._trainable:
+            return []
+        blocks = Weight(f"{self.label}blocks", self._trainable[0].parameter, sum(w.count for w in self._trainable), 0)
+        precision, stepped = self.training.precision, self._stepped_blocks(fullest=True)
+        mine = masters(precision, sum(block.count for block in self._blocks()))
+        return [(blocks, state) for state in (*mine, *self._preconditioner.states(precision, stepped))]
+
+    def _stepped_blocks(self, *, fullest: bool) -> list[Preconditioned]:
+        """The blocks of the rank that has most to keep, or most to do."""
+        return self._blocks()
 
     def _orthogonalised(self) -> Sequence[Matrix]:
-        """The matrices that this rank's Muon orthogonalises."""
+        """The matrices that this rank's Muon orthogonalises, or SOAP steps."""
         tensors = tensors_of(self._trainable, self.training.optimizer, self.layout)
         return [matrix for tensor in tensors for matrix in tensor.matrices]
 
@@ -172,7 +206,7 @@ class Replicated(Sharding):
         self, name: str, weights: Sequence[Weight], block: int, optimizer: Optimizer | None = None
     ) -> list[tuple[Weight, State]]:
         """Optimizer states of this rank's share of some weights that are sharded as one flat tensor `name`, padded to a multiple of N."""
-        if self._muon and optimizer is None:
+        if self._by_matrix and optimizer is None:
             kinds: dict[Optimizer, list[Weight]] = {}
             for weight in weights:
                 kinds.setdefault(_stepped_by(weight, self.training.optimizer), []).append(weight)
@@ -307,11 +341,14 @@ class Replicated(Sharding):
         if self.training.iteration == "first":
             at.compute("optimizer", "optimizer", (), allocates=self._states(at))
         state_bytes = self._state_bytes()
-        temporary = step_temporary(optimizer, precision, count - self._matrix_elements() if self._muon else count, largest)
+        temporary = step_temporary(optimizer, precision, max(0, count - self._matrix_elements()) if self._by_matrix else count, largest)
         name = [at.tensor(f"{self.label}optimizer.temporary", temporary, "temporaries")] if temporary else []
         wide = self._widen(count, at) if count and precision.gradients < precision.master and not self.masters_only else []
-        if self._muon:
+        if self._by_matrix:
             self._step_matrices(at, count, name)
+            at.compute("", "optimizer", (), frees=[*name, *wide])
+        elif optimizer.name == "shampoo":
+            self._step_blocks(at, count, name)
             at.compute("", "optimizer", (), frees=[*name, *wide])
         else:
             primary = -(-sum(w.count for w in self._trainable if self._primary(w)) // self.size)
@@ -321,7 +358,7 @@ class Replicated(Sharding):
             at.compute("optimizer", "optimizer", (), frees=self._states(at))
 
     def _step_matrices(self, at: Emitter, count: int, temporary: Sequence[str]) -> None:
-        """Muon steps the matrices among `count` elements, AdamW all others."""
+        """Muon or SOAP steps the matrices among `count` elements, AdamW all others."""
         optimizer, precision = self.training.optimizer, self.training.precision
         matrices = self._matrix_elements()
         kernels: list[Kernel] = [*before_update(optimizer, precision, count, masters_only=self.masters_only)]
@@ -330,9 +367,12 @@ class Replicated(Sharding):
             held = sum(state.bytes for state in states(adamw, precision, (others,), others))
             kernels.append(update(adamw, precision, others, held, len(self._trainable)))
         at.compute("optimizer", "optimizer", kernels, allocates=temporary)
-        at.compute("", "optimizer", momentum_kernels(precision, matrices))
-        self._orthogonalise(at)
-        at.compute("", "optimizer", update_kernels(precision, matrices))
+        if optimizer.name == "muon":
+            at.compute("", "optimizer", momentum_kernels(precision, matrices))
+            self._orthogonalise(at)
+            at.compute("", "optimizer", update_kernels(precision, matrices))
+        else:
+            self._precondition(at, self._preconditioner.matrices(self._orthogonalised()))
         at.compute("", "optimizer", behind_update(precision, count, masters_only=self.masters_only))
 
     def _orthogonalise(self, at: Emitter) -> None:
@@ -344,6 +384,24 @@ class Replicated(Sharding):
         at.compute("", "optimizer", (), allocates=[space])
         NewtonSchulz(optimizer.newton_schulz_steps, optimizer.tensor_mode, self.layout).run(matrices, at)
         at.compute("", "optimizer", (), frees=[space])
+
+    def _step_blocks(self, at: Emitter, count: int, temporary: Sequence[str]) -> None:
+        """Shampoo steps its blocks among `count` elements."""
+        kernels = before_update(self.training.optimizer, self.training.precision, count, masters_only=self.masters_only)
+        at.compute("optimizer", "optimizer", kernels, allocates=temporary)
+        self._precondition(at, self._stepped_blocks(fullest=False))
+        self._add_directions(at, count)
+
+    def _add_directions(self, at: Emitter, count: int) -> None:
+        """The blocks' own passes have stepped `count` elements, or their masters, which are copied."""
+        at.compute("", "optimizer", behind_update(self.training.precision, count, masters_only=self.masters_only))
+
+    def _precondition(self, at: Emitter, tensors: Sequence[Preconditioned]) -> None:
+        """SOAP or Shampoo on these tensors."""
+        space = at.tensor(f"{self.label}optimizer.preconditioning", self._preconditioner.workspace(tensors), "temporaries")
+        count, number = sum(one.count for one in tensors), sum(one.number for one in tensors)
+        passes = self._preconditioner.elementwise(self.training.optimizer, self.training.precision, count, number)
+        at.compute("", "optimizer", [*self._preconditioner.kernels(tensors), *passes], allocates=[space], frees=[space])
 
     def _widen(self, count: int, at: Emitter) -> list[str]:
         """Make the fp32 gradients that the step of `count` fp32 masters reads, and return what it frees.

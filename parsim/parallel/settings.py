@@ -76,7 +76,7 @@ class Optimizer:
     """`states` per parameter come from the algorithm; see `parsim.parallel.optimizer`."""
 
     name: str = "adamw"
-    """sgd | momentum | adam | adamw | adam-8bit | adafactor | lion | muon"""
+    """sgd | momentum | adam | adamw | adam-8bit | adafactor | lion | muon | soap | shampoo"""
     implementation: Literal["fused", "foreach", "loop"] = "foreach"
     clip_gradients: bool = True
     newton_schulz_steps: int = 5
@@ -88,6 +88,10 @@ class Optimizer:
     split_gate_up: bool = False
     padded_parts: bool = False
     """muon, zero1: gradients are reduce-scattered in parts as long as the longest, not all-reduced"""
+    precondition_frequency: int = 0
+    """soap, shampoo: steps from one renewal of eigenvectors or roots to the next; 0: as the stack does"""
+    max_preconditioner_dim: int = 0
+    """soap: longest side that has a factor; shampoo: of a block; 0: as the stack has it"""
 
 
 @dataclass(frozen=True, slots=True)

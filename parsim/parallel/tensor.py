@@ -15,6 +15,8 @@ before a row's I   -                           backward all-gather of the output
 whole rows again   forward all-gather, b*s*h   forward and backward all-gather, b*s*h (multi-token prediction)
 column's W         -                           all-gather of the saved input, beside I (unless the gathered one is kept)
 after a column's I backward all-reduce beside W  backward reduce-scatter beside W
+chosen keys        -                           forward all-gather of the indexer's inputs, b*s*(h + r_q), and of the
+                                               core's keys, b*s*d_r and b*s*r_kv; backward reduce-scatter of the latter
 vocabulary loss    three all-reduces of T*4 B  the same
 step               adapters' gradients         all-reduce of the norms' and adapters' gradients
 =================  ==========================  ======================================
@@ -32,6 +34,7 @@ from parsim.model.loss import Loss
 from parsim.model.mixture import GroupedLinear
 from parsim.model.model import Block, Model, Operator, Workload
 from parsim.model.prediction import GatherColumns
+from parsim.model.sparse_attention import LightningIndexer, SparseCore
 from parsim.model.tape import Step
 from parsim.parallel.groups import TENSOR, Groups
 from parsim.parallel.hooks import Emitter, SilentHooks, Weight
@@ -130,11 +133,25 @@ class TensorParallelHooks(SilentHooks):
         """Sequence parallel: gather the tokens a column-parallel operator reads. Either way: gather columns that become whole rows."""
         if isinstance(operator, GatherColumns):
             at.collective("all_gather", TENSOR, self._size(operator, "input"), operator.name, blocking=True)
+        for name, size in self._whole_tokens(operator):
+            at.collective("all_gather", TENSOR, size, f"{operator.name} {name}", blocking=True)
         if not (self.workload.sequence_parallel and self._enters(operator)):
             return
         self._agree(operator, at)
         if not self.products.covers(operator, phase="forward"):
             at.collective("all_gather", TENSOR, self._gathered(operator, "input"), operator.name, blocking=True)
+
+    def _whole_tokens(self, operator: Operator) -> list[tuple[str, int]]:
+        """Tensors that attention to chosen keys reads of all tokens, of which a rank has a part."""
+        if not self.workload.sequence_parallel:
+            return []
+        if isinstance(operator, LightningIndexer):
+            widths = {"input": operator.hidden, "queries": operator.query_rank}
+        elif isinstance(operator, SparseCore):
+            widths = {"rotary keys": operator.head_dim - operator.value_dim, "keys": operator.value_dim}
+        else:
+            return []
+        return [(name, self.workload.tokens * width * self.workload.element) for name, width in widths.items()]
 
     def after_forward(self, operator: Operator, at: Emitter) -> None:
         """Combine the partial sums of a row-parallel operator, the embedding or the vocabulary-parallel loss."""
@@ -162,7 +179,10 @@ class TensorParallelHooks(SilentHooks):
             self.pending.append(handle)
 
     def after_input(self, operator: Operator, at: Emitter) -> None:
-        """Sum a column's partial input gradients, beside its weight gradient unless overlap is none."""
+        """Sum a column's partial input gradients, beside its weight gradient unless overlap is none; those of keys that were gathered."""
+        if isinstance(operator, SparseCore):
+            for name, size in self._whole_tokens(operator):
+                at.collective("reduce_scatter", TENSOR, size, f"{operator.name} {name} grad", blocking=True)
         if self._enters(operator) and not self._scatters_later(operator):
             saved = self.pending[:]
             self.pending.clear()

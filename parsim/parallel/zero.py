@@ -45,6 +45,10 @@ class ZeroOptimizer(Replicated):
     """groups of `size` ranks, each of which holds all optimizer states"""
     across: str = field(default=REPLICA, kw_only=True)
     """ranks with the same share, one of each instance"""
+    lends: tuple[Bucket, ...] = field(default=(), kw_only=True)
+    """buckets of another strategy of the rank, which are reduced in the same buffers"""
+    borrows: bool = field(default=False, kw_only=True)
+    """its buckets are reduced in another's"""
     buckets: tuple[Bucket, ...] = field(init=False)
     _arrivals: BucketArrivals = field(init=False)
     _gathers: dict[int, int] = field(init=False, default_factory=dict)
@@ -83,8 +87,8 @@ class ZeroOptimizer(Replicated):
         if self.runtime.megatron:
             share = self.count if self.stage == 1 else self.shard
             names.append(at.tensor(f"{self.label}gradient buffer", share * precision.gradients, "gradients"))
-        elif self.data.overlap_reduce or self.stage == 2:
-            largest = max((bucket.count for bucket in self.buckets), default=0)
+        elif (self.data.overlap_reduce or self.stage == 2) and not self.borrows:
+            largest = max((bucket.count for bucket in (*self.buckets, *self.lends)), default=0)
             copies = 2 if self.data.overlap_reduce else 1
             names += [at.tensor(f"{self.label}reduce bucket {i}", largest * precision.reduce, "buffers") for i in range(copies)]
         return names + self._host(at, self.shard, self.count)

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from parsim import units
 from parsim.errors import Finding
+from parsim.parallel.kronecker import KRONECKER
 from parsim.scenario.economics import EconomicsSection
 from parsim.scenario.precision import stored_bytes
 from parsim.scenario.reliability import FailureSection
@@ -205,6 +206,10 @@ def _resolve(job: Job, found: Reliability) -> None:
     section, point = job.section, job.section.checkpoint
     size = checkpoint_bytes(job.model, job.training) if point.bytes == "auto" else point.bytes
     needs_size = point.stall is None or (point.mode != "sync" and point.lag == "auto")
+    if needs_size and point.bytes == "auto" and job.training.optimizer.name in KRONECKER:
+        text = f"not supported yet: how large a checkpoint with the factors of {job.training.optimizer.name} is"
+        found.findings.append(Finding(text, "economics.checkpoint.bytes", "auto", 'write its size, such as bytes: "2 TiB"'))
+        return
     if needs_size and not size:
         text, hint = f"{job.model.name} has no parameters from which the size of a checkpoint could follow", "write checkpoint_time"
         path = "checkpoint.bandwidth" if point.bandwidth is not None else "checkpoint.stall"

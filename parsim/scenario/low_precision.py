@@ -96,8 +96,8 @@ def _gather_refusal(casts: Quantisation, settings: ScenarioSchema, profile: Prof
         return f"not supported yet: weights stored only in fp8, except with zero1 of {' and '.join(_STORE_NARROW)}"
     if casts.recipe not in ("delayed", "current", "blockwise"):
         return f"not supported yet: weights stored in {casts.recipe} alone"
-    if settings.training.optimizer.name == "muon" or settings.training.offload.optimizer != "none":
-        return "not supported yet: weights stored only in fp8 with Muon or an offloaded optimizer"
+    if settings.training.optimizer.name in ("muon", "soap", "shampoo") or settings.training.offload.optimizer != "none":
+        return "not supported yet: weights stored only in fp8 with Muon, SOAP, Shampoo or an offloaded optimizer"
     return ""
 
 

@@ -34,6 +34,8 @@ def optimizer_settings(section: OptimizerSection, profile: Profile, assumptions:
         section.split_query_key_value,
         section.split_gate_up,
         section.padded_parts,
+        0 if section.precondition_frequency == "auto" else int(section.precondition_frequency),
+        0 if section.max_preconditioner_dim == "auto" else int(section.max_preconditioner_dim),
     )
 
 

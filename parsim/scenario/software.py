@@ -113,8 +113,11 @@ def automatic(settings: ScenarioSchema, *, transformer: bool) -> tuple[str, str]
     offloaded = settings.training.offload.optimizer != "none"  # Megatron's optimizer stays on the device
     if transformer and model_parallel and not offloaded and strategy not in ("fsdp", "hsdp", "zero3"):
         return "megatron-core", "tensor, context or pipeline parallelism of a transformer is usually run with Megatron-Core"
-    if strategy == "zero1" and settings.training.optimizer.name == "muon":
-        return "megatron-core", "Muon with whole matrices on ranks is Megatron-Core's layer-wise optimizer"
+    if strategy == "zero1" and settings.training.optimizer.name in (names := {"muon": "Muon", "soap": "SOAP"}):
+        return (
+            "megatron-core",
+            f"{names[settings.training.optimizer.name]} with whole matrices on ranks is Megatron-Core's layer-wise optimizer",
+        )
     if settings.parallel.data.optimizer_instances > 1:
         return "megatron-core", "several instances of a sharded optimizer are Megatron-Core's"
     if strategy in ("zero1", "zero2", "zero3"):

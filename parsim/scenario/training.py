@@ -15,7 +15,7 @@ from parsim.scenario.finetune import FinetuneSection
 from parsim.scenario.precision import PrecisionChoice
 from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, Number, Quantity, Section, Whole, did_you_mean, shown
 
-OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adam-8bit", "adafactor", "lion", "muon")
+OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adam-8bit", "adafactor", "lion", "muon", "soap", "shampoo")
 OBJECTIVES = ("auto", "language-modelling", "dpo", "orpo", "kto", "reward")
 LOSSES = ("auto", "sum", "mse", "cross_entropy")
 LOSS_KERNELS = ("eager", "eager-chunks", "compiled", "fused", "vocab-parallel", "vocab-parallel-fused", "auto")
@@ -125,7 +125,11 @@ class OptimizerSection(Section):
     split_gate_up: Annotated[bool, Flag()] = False
     """muon: so are gate and up; separate tensors always are"""
     padded_parts: Annotated[bool, Flag()] = False
-    """muon with zero1: gradients are reduce-scattered in parts as long as the longest, instead of all-reduced"""
+    """muon, soap with zero1: gradients are reduce-scattered in parts as long as the longest, instead of all-reduced"""
+    precondition_frequency: Annotated[Any, Whole(1, 1_000_000, ("auto",))] = "auto"
+    """soap, shampoo: steps from one renewal of eigenvectors or inverse roots to the next; auto = soap 10 (1 in Megatron-LM), shampoo 1"""
+    max_preconditioner_dim: Annotated[Any, Whole(1, 10_000_000, ("auto",))] = "auto"
+    """soap: longest side that has a factor; shampoo: of a block; auto = soap 10,000 (any in Megatron-LM), shampoo 1,024"""
 
 
 class LossSection(Section):
@@ -192,7 +196,7 @@ class TrainingSection(Section):
     precision: PrecisionChoice = Field(default="auto")  # type: ignore[assignment]
     """a preset, or a mapping of types; auto = what the software profile's stack uses"""
     optimizer: OptimizerSection = OptimizerSection()
-    """sgd | momentum | adam | adamw | adam-8bit | adafactor | lion | muon, or a mapping"""
+    """sgd | momentum | adam | adamw | adam-8bit | adafactor | lion | muon | soap | shampoo, or a mapping"""
     loss: LossSection = LossSection()
     """auto | sum | mse | cross_entropy, or a mapping"""
     dropout: Annotated[Any, Number(0.0, 1.0, open=True, words=("auto",))] = "auto"

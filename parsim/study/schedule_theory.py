@@ -148,7 +148,11 @@ def _both_ways(name: str, sizes: tuple[int, int, int], times: tuple[float, float
     f, i, w = times
     b = i + w
     if name == "chimera":
-        makespan, formula, source = theory.chimera_makespan(p, f, b), "p min(F, B) + (2p - 2) max(F, B)", f"{_CHIMERA}; derived in parsim"
+        if m % p:
+            return None
+        makespan = theory.chimera_makespan(p, m, f, b)
+        formula = "p min(F, B) + (2p - 2) max(F, B)" if m == p else "(p + 2 (m/p - 1)) min(F, B) + m/p (2p - 2) max(F, B)"
+        source = f"{_CHIMERA}; derived in parsim"
     elif not max(f, b) <= pair <= f + b:
         return None
     elif name == "combined-1f1b":

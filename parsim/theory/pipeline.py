@@ -148,15 +148,17 @@ def combined_makespan(stages: int, micro_batches: int, virtual_stages: int, forw
     return interleaved_makespan(stages, micro_batches, virtual_stages, forward, backward) - overlapped * (forward + backward - pair)
 
 
-def chimera_makespan(stages: int, forward: float, backward: float) -> float:
-    """Chimera with as many micro-batches as ranks [s]: p min(tF, tB) + (2p - 2) max(tF, tB).
+def chimera_makespan(stages: int, micro_batches: int, forward: float, backward: float) -> float:
+    """Chimera with K p micro-batches, concatenated directly [s]: (p + 2 (K - 1)) min(tF, tB) + K (2p - 2) max(tF, tB).
 
-    For tB = 2 tF that of Li and Hoefler (arXiv 2107.06925), 5p - 4 forwards; the tests compare it with the simulated schedule.
+    For tB = 2 tF and K = 1 that of Li and Hoefler (arXiv 2107.06925), 5p - 4 forwards, and for tF = tB and any K 2 K p + p - 2; the tests
+    compare it with the simulated schedule.
 
-    >>> [chimera_makespan(p, 1, 2) for p in (4, 6, 8)]
-    [16, 26, 36]
+    >>> [chimera_makespan(p, p, 1, 2) for p in (4, 6, 8)], chimera_makespan(4, 16, 1, 2), chimera_makespan(4, 16, 1, 1)
+    ([16, 26, 36], 58, 34)
     """
-    return stages * min(forward, backward) + (2 * stages - 2) * max(forward, backward)
+    units = micro_batches // stages
+    return (stages + 2 * (units - 1)) * min(forward, backward) + units * (2 * stages - 2) * max(forward, backward)
 
 
 def bubble_fraction(schedule: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> float:
@@ -221,7 +223,7 @@ def in_flight(schedule: str, stages: int, micro_batches: int, stage: int, virtua
         "combined-1f1b": min(micro_batches * virtual_stages, 2 * (stages - stage - 1) + (virtual_stages - 1) * stages + 2),
         "dualpipe": stages + 1,
         "dualpipev": 2 * stages + 1,
-        "chimera": min(stages // 2 + 1 + min(stage, stages - 1 - stage), stages),
+        "chimera": min(min(micro_batches, stages) // 2, stages - stage) + min(min(micro_batches, stages) // 2, stage + 1),
         "zb-h1": min(micro_batches, stages),
         "zb-h2": min(micro_batches, 2 * stages - 1),
         "zb-v": min(2 * micro_batches, micro_batches + stage + 1, 2 * stages),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jobs import job
 
 from parsim import load, simulate
 from parsim.errors import ModelError, ParsimError
@@ -15,9 +17,10 @@ from parsim.hardware.device import device_from_tree
 from parsim.hardware.kernels import kernel_time
 from parsim.kernel import Gemm, SparseAttention
 from parsim.model.catalogue import build_model
-from parsim.model.flops import flop_per_token, forward_flop
+from parsim.model.flops import CONVENTIONS, flop_per_token, forward_flop
 from parsim.model.model import Model, Operator, Workload, parameter_count, trainable_parameter_count
-from parsim.model.sparse_attention import chosen_pairs
+from parsim.model.sparse_attention import busiest_pairs, chosen_pairs
+from parsim.program.check import check
 from parsim.scenario import files
 from parsim.scenario.build import build
 from parsim.study.search.bounds import Bounder
@@ -133,10 +136,89 @@ def test_a_step_and_what_is_refused() -> None:
     bounder, built = Bounder(), build(load(JOB))
     assert bounder.tight(built) <= bounder.chained(built) <= folded.step_time * (1 + 1e-9)
     for override, message in (
-        ({"tensor": {"size": 2, "sequence_parallel": True}, "data": {"size": 4, "strategy": "zero1"}}, "over tensor ranks"),
-        ({"context": {"size": 2}, "data": {"size": 4, "strategy": "zero1"}}, "over context ranks"),
+        ({"tensor": {"size": 2}, "data": {"size": 4, "strategy": "zero1"}}, "over tensor ranks needs sequence parallelism"),
+        ({"context": {"size": 2}, "data": {"size": 4, "strategy": "zero1"}}, "Megatron-LM takes no other cp_comm_type.; use all-gather"),
+        ({"context": {"size": 2, "method": "ulysses"}, "data": {"size": 4, "strategy": "zero1"}}, "a query may choose any key"),
     ):
         with pytest.raises(ParsimError, match=message):
             simulate(load({**JOB, "parallel": override}))
     with pytest.raises(ParsimError, match="has its own kernels"):
         simulate(load({**JOB, "training": {**JOB["training"], "attention": "eager"}}))
+
+
+@given(st.integers(1, 6), st.integers(1, 40), st.integers(1, 300))
+def test_zig_zag_shares_of_context_ranks(context: int, chunk: int, chosen: int) -> None:
+    """Rank r has chunks r and 2 c - 1 - r: as many scores as any other, and of the core's pairs most in the middle."""
+    sequence = 2 * context * chunk
+    places = [[*range(r * chunk, (r + 1) * chunk), *range(sequence - (r + 1) * chunk, sequence - r * chunk)] for r in range(context)]
+    assert {sum(place + 1 for place in mine) for mine in places} == {sequence // context * (sequence + 1) // 2}
+    pairs = [sum(min(place + 1, chosen) for place in mine) for mine in places]
+    assert sum(pairs) == chosen_pairs(sequence, chosen)
+    assert max(pairs) == busiest_pairs(sequence, chosen, context)
+
+
+def test_work_of_tensor_and_context_ranks() -> None:
+    """Every tensor rank computes the whole indexer and its heads of the core; context ranks share the scores and keep all keys."""
+    alone = Workload(batch=1, sequence=8192)
+    both = Workload(batch=1, sequence=2048, tensor=8, sequence_parallel=True, context=4, context_method="all-gather")
+    flop = {at: [sum(k.flop for k in operator(name).work(at).forward) for name in ("indexer", "attention")] for at in (alone, both)}
+    assert flop[both][0] == flop[alone][0] / 4
+    assert flop[both][1] == 2 * 16 * (576 + 512) * 2048 * 2048  # the first 2048 keys are all chosen, by rank 0 alone
+    work = operator("attention").work(both)
+    assert [save.bytes // 2048 for save in work.saves] == [16 * 576 * 2, 4 * 576 * 2, 2048 * 4, 16 * 512 * 2, 16 * 4]
+    assert work.input_gradients == (2048 * 16 * 576 * 2, 2048 // 8 * 576 * 2, -1)
+
+
+def test_messages_of_tensor_and_context_ranks() -> None:
+    """Per layer: the indexer's inputs and its keys, the core's keys in both directions; beside what latent attention sends ever."""
+    settings = {"data_settings": {"strategy": "zero1"}, "sequence_length": 1024, "expert_settings": {"size": 1}}
+    split = {"tensor": 2, "tensor_settings": {"sequence_parallel": True}, "context": 2, "context_settings": {"method": "all-gather"}}
+    run = job(build(load(JOB)).model, **split, **settings)
+    assert check(run.program) == []
+
+    def sent(axis: str) -> Counter[tuple[str, int]]:
+        found = run.collectives(0, axis)
+        return Counter((op.name, op.collective.bytes) for op in found if op.name.split()[1] in ("indexer", "attention"))
+
+    rows, layers = 512, 2
+    assert sent("tensor") == {
+        ("all_gather indexer input", 2 * rows * 512): layers,
+        ("all_gather indexer queries", 2 * rows * 128): layers,
+        ("all_gather attention rotary keys", 2 * rows * 16): layers,
+        ("all_gather attention keys", 2 * rows * 64): layers,
+        ("reduce_scatter attention rotary keys grad", 2 * rows * 16): layers,
+        ("reduce_scatter attention keys grad", 2 * rows * 64): layers,
+    }
+    assert sent("context") == {
+        ("all_gather indexer keys", 2 * 1024 * 32): layers,
+        ("all_gather attention keys", 2 * 1024 * 80): layers,
+        ("reduce_scatter attention keys", 2 * 1024 * 80): layers,
+    }
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        {"tensor": {"size": 2, "sequence_parallel": True}},
+        {"context": {"size": 2, "method": "all-gather"}},
+        {"tensor": {"size": 2, "sequence_parallel": True}, "context": {"size": 2, "method": "all-gather"}, "expert": {"size": 2}},
+    ],
+)
+def test_steps_of_split_attention(split: dict[str, Any]) -> None:
+    tree = {**JOB, "parallel": {**split, "data": {"strategy": "zero1"}}, "training": {**JOB["training"], "recompute": "full"}}
+    folded, whole = (simulate(load(tree), unfolded=unfolded) for unfolded in (False, True))
+    assert folded.step_time == pytest.approx(whole.step_time, rel=1e-9)
+    bounder, built = Bounder(), build(load(tree))
+    assert bounder.tight(built) <= bounder.chained(built) <= folded.step_time * (1 + 1e-9)
+
+
+def test_palm_does_not_count_keys_that_are_not_read() -> None:
+    """At 131,072 tokens its formula would be more than four times what is computed; the report counts exactly instead."""
+    assert not CONVENTIONS["palm"].applies(model())
+    assert CONVENTIONS["palm"].applies(model("deepseek-v3"))
+    assert flop_per_token(model("deepseek-v3"), 131072, "palm") > 4 * flop_per_token(model(), 131072)
+    with pytest.raises(ModelError, match="palm formula does not describe"):
+        flop_per_token(model(), 4096, "palm")
+    document = simulate(load(JOB)).document()
+    assert document["model"]["flop_convention"] == "exact"
+    assert document["mfu"] < 1

@@ -14,8 +14,20 @@ from parsim import load, simulate
 from parsim.errors import ParsimError
 from parsim.kernel import Gemm
 from parsim.parallel.layer_wise import PADDING_FLOOR, LayerWiseOptimizer, longest_first, ping_pong
-from parsim.parallel.muon import Matrix, MatrixLayout, MatrixTensor, NewtonSchulz, flop_of, iteration, newton_schulz_flop, tensors_of
+from parsim.parallel.muon import (
+    Matrix,
+    MatrixLayout,
+    MatrixTensor,
+    NewtonSchulz,
+    flop_of,
+    gram_flop,
+    gram_iteration,
+    iteration,
+    newton_schulz_flop,
+    tensors_of,
+)
 from parsim.parallel.settings import Optimizer
+from parsim.parallel.zero_muon import parts
 from parsim.program.check import check
 from parsim.scenario.build import build
 from parsim.scenario.precision import PRESETS
@@ -65,6 +77,19 @@ class Recorder:
     def collective(self, kind, axis, size, name, **options):
         self.messages.append((kind, axis, size))
         return len(self.messages)
+
+    def tensor(self, name, size, category):
+        return name
+
+    def wait(self, handle):
+        assert handle
+
+    def wait_for_lane(self, lane):
+        pass
+
+    @property
+    def flop(self):
+        return sum(kernel.flop for kernel in self.kernels if isinstance(kernel, Gemm))
 
 
 class TestWork:
@@ -118,7 +143,7 @@ class TestWork:
         part = Matrix(rows, columns, 3, split if ranks > 1 else None)
         seen = Recorder()
         NewtonSchulz(5, mode, MatrixLayout(ranks=ranks)).run([part], seen)
-        assert sum(k.flop for k in seen.kernels if isinstance(k, Gemm)) == flop_of([part], 5, mode, ranks)
+        assert seen.flop == flop_of([part], 5, mode, ranks)
         shared = part.split is not None
         side = columns if split == 0 else rows
         expected = {
@@ -215,6 +240,37 @@ class TestMessages:
         sent = Counter(op.collective.bytes for op in run.collectives(0, "data", "all_to_all"))
         assert sent == {2 * 256 * 256: 2, 2 * 128 * 256: 2, 2 * 8 * 256: 2}  # attention, and the routers
 
+    @pytest.mark.parametrize(("data", "experts", "cut"), [(8, 4, False), (8, 2, False), (16, 4, True), (16, 8, True)])
+    @pytest.mark.parametrize("profile", ["pytorch-2", "torchtitan"])
+    def test_experts_over_ranks(self, data, experts, cut, profile):
+        """Eight experts over ep ranks, data/ep of which share a part: they are cut, and travel, where these are more than its experts.
+
+        A rank orthogonalises one expert of each of the six tensors then, and else its equal part of them. torchtitan sends fp32 weights'
+        type, microsoft/dion bf16.
+        """
+        settings = {"data": data, "expert_settings": {"size": experts}, "data_settings": {"strategy": "fsdp"}, "optimizer": SPLIT}
+        model = build(load(tree("fsdp", model=MIXTURE))).model
+        plan = job(model, runtime={"profile": profile}, precision=PRESETS["amp-bf16"], **settings).plan
+        seen = Recorder()
+        for part in plan.sharding(plan.chunks[0], "").parts:
+            part._orthogonalise(seen)
+        element = 4 if profile == "torchtitan" else 2
+        assert [m[2] for m in seen.messages if m[1] == "expert-shard"] == [element * 512 * 256] * (12 if cut else 0)
+        attention = {256 * 256: 2, 128 * 256: 2, 8 * 256: 2}
+        assert Counter(size for _, group, size in seen.messages if group == "shard") == {
+            element * n: count for n, count in attention.items()
+        }
+        rest = newton_schulz_flop(256, 256) + newton_schulz_flop(128, 256) + newton_schulz_flop(8, 256)
+        assert seen.flop == 6 * newton_schulz_flop(512, 256) + rest
+
+    def test_hybrid_sharding_is_that_of_a_shard_group(self):
+        """Copies of the states orthogonalise what they have: as many messages over two ranks as without copies."""
+        plain = job("gpt2", data=2, data_settings={"strategy": "fsdp"}, optimizer=MUON)
+        hybrid = job("gpt2", data=4, data_settings={"strategy": "hsdp", "shard_size": 2}, optimizer=MUON)
+        sent = [Counter((op.name, op.collective.bytes) for op in run.collectives(0, "data", "all_to_all")) for run in (plain, hybrid)]
+        assert sent[0] == sent[1]
+        assert sent[0]
+
     def test_the_next_batch_travels_under_the_iteration(self):
         kinds = [
             op.name for op in job("gpt2", data=2, data_settings={"strategy": "fsdp"}, optimizer=MUON).collectives(0, "data", "all_to_all")
@@ -235,6 +291,9 @@ class TestMessages:
         ("zero1", {"pipeline": {"size": 2}}),
         ("fsdp", {}),
         ("zero1", {"model": MIXTURE, "expert": {"size": 4}}),
+        ("zero2", {"software": "deepspeed"}),
+        ("hsdp", {"data": {"strategy": "hsdp", "shard_size": 4}}),
+        ("fsdp", {"model": MIXTURE, "expert": {"size": 2}}),
     ],
 )
 def test_folded_is_unfolded(strategy, more):
@@ -255,13 +314,22 @@ def test_the_optimizer_takes_longer_and_less_with_more_ranks():
 @pytest.mark.parametrize(
     ("job_tree", "message"),
     [
-        (tree("zero2"), "not supported yet: Muon with zero2"),
-        (tree("hsdp"), "not supported yet: Muon with hsdp"),
-        (tree("zero1", software="deepspeed"), "only Megatron-Core's layer-wise optimizer shards so, and the stack is deepspeed"),
-        (tree("fsdp", tensor={"size": 2}), "not supported yet: Muon under fsdp with tensor or expert parallelism"),
+        (tree("zero2", software="megatron-core"), "Megatron-Core's layer-wise optimizer shards states only"),
+        (tree("zero3"), "not supported yet: Muon with zero3: DeepSpeed orthogonalises in every reduction"),
+        (tree("zero1", software="pytorch-2"), "pytorch-2 shards no states of Muon"),
+        (
+            tree("zero1", {"name": "muon", "tensor_mode": "duplicated"}, software="deepspeed"),
+            "DeepSpeed's Muon knows nothing of tensor ranks",
+        ),
+        (
+            tree("zero1", {"name": "muon", "padded_parts": True}, software="deepspeed"),
+            "zero1 of deepspeed does not assign parts",
+        ),
+        (tree("fsdp", tensor={"size": 2}), r"torchtitan's DistMuon rejects their layout \(_StridedShard\)"),
+        (tree("fsdp", {"name": "muon", "padded_parts": True}), "fsdp of pytorch-2 does not assign parts of buckets to ranks"),
         (OLD, "Muon's iterations need bf16 products, which V100 SXM2 32GB does not have"),
         (tree("ddp", {"name": "adamw", "newton_schulz_steps": 6}), "adamw orthogonalises nothing"),
-        (tree("ddp", {"name": "muon", "padded_parts": True}), "ddp does not assign parts of buckets to ranks"),
+        (tree("ddp", {"name": "muon", "padded_parts": True}), "does not assign parts of buckets to ranks"),
         (tree("ddp", {"name": "lion", "tensor_mode": "duplicated"}), "lion orthogonalises nothing"),
         (
             {**tree("zero1"), "parallel": {"data": {"strategy": "zero1", "optimizer_instances": 2}}},
@@ -277,3 +345,69 @@ def test_what_does_not_go_is_said(job_tree, message):
 def test_a_search_refuses_it():
     with pytest.raises(ParsimError, match="a search over strategies with Muon"):
         CostCache().costs(build(load(tree("ddp"))))
+
+
+def gram_newton_schulz(x, steps, times):
+    """X goes to a X + b X X' X + c (X X')^2 X in every step, by way of R = X X' and the product Q of all factors."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    r, q = times(x, x.T), None
+    for step in range(steps):
+        if step == 2:
+            x = times(q, x)
+            r, q = times(x, x.T), None
+        z = b * r + c * times(r, r)
+        q = z + a * np.eye(len(z)) if q is None else a * q + times(z, q)
+        if step < steps - 1 and step != 1:
+            zr = a * r + times(z, r)
+            r = a * zr + times(z, zr)
+    return times(q, x)
+
+
+class TestDeepSpeed:
+    @pytest.mark.parametrize("steps", [3, 5, 6])
+    def test_an_iteration_on_gram_matrices(self, steps):
+        """It ends where the plain one ends, and its products are those that are counted."""
+        total = 0
+
+        def times(a, b):
+            nonlocal total
+            total += 2 * a.shape[0] * a.shape[1] * b.shape[1]
+            return a @ b
+
+        x = np.random.default_rng(0).normal(size=(6, 20))
+        x /= np.linalg.norm(x)
+        found, plain = gram_newton_schulz(x, steps, times), x
+        for _ in range(steps):
+            gram = plain @ plain.T
+            plain = 3.4445 * plain + (-4.7750 * gram + 2.0315 * gram @ gram) @ plain
+        assert np.allclose(found, plain, rtol=1e-9, atol=1e-9)
+        assert total == gram_flop(20, 6, steps) == sum(k.flop for k in gram_iteration(6, 20, steps))
+
+    @given(st.lists(st.integers(1, 30), min_size=1, max_size=20), st.integers(1, 8))
+    def test_parts(self, sizes, ranks):
+        """A rank has the tensors of which it has an element."""
+        tensors = [MatrixTensor((), (Matrix(size, 1),)) for size in sizes]
+        share = -(-sum(sizes) // ranks)
+        owner = [[*range(sum(sizes[:place]), sum(sizes[: place + 1]))] for place in range(len(sizes))]
+        expected = [[tensors[p] for p, own in enumerate(owner) if any(r * share <= e < (r + 1) * share for e in own)] for r in range(ranks)]
+        assert parts(tensors, ranks) == expected
+
+    @pytest.mark.parametrize("stage", [1, 2])
+    def test_states_and_messages(self, stage):
+        """GPT-2 over four ranks: three of 48 matrices lie on a border. fp32 masters, momenta of whole matrices in bf16, AdamW's rest."""
+        more = {"optimizer": MUON, "runtime": {"profile": "deepspeed"}, "precision": PRESETS["bf16"], "attention": "flash2"}
+        run = job("gpt2", data=4, data_settings={"strategy": f"zero{stage}"}, **more)
+        assert check(run.program) == []
+        sizes = [count * 768 * 768 for _ in range(12) for count in (3, 1, 4, 4)]
+        share, ends = sum(sizes) // 4, [sum(sizes[: place + 1]) for place in range(48)]
+        borders = [size for size, end in zip(sizes, ends, strict=True) if any(end - size < r * share < end for r in (1, 2, 3))]
+        assert sum(sizes) % 4 == 0
+        assert run.bytes(0, "data", "all_reduce") - 4 == 2 * sum(borders)  # beside the gradient norm
+        assert run.bytes(0, "data", "reduce_scatter") == pytest.approx(2 * (124_439_808 - sum(borders)), abs=100)
+        assert run.bytes(0, "data", "all_gather") == pytest.approx(2 * 124_439_808, abs=100)
+        tensors = [run.program.tensors[0][number] for number in run.program.resident[0]]
+        held = max(
+            sum(size for size, end in zip(sizes, ends, strict=True) if end > r * share and end - size < (r + 1) * share) for r in range(4)
+        )
+        rest = -(-(124_439_808 - sum(sizes)) // 4)
+        assert sum(t.bytes for t in tensors if t.category == "optimizer") == 4 * share + 2 * held + 12 * rest

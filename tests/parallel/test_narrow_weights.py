@@ -95,7 +95,7 @@ def test_folded_is_unfolded_and_bounds_hold(of: tuple[str, str, str]) -> None:
         (("deepspeed", "delayed", "zero1"), {}, "zero1 of megatron-core and nemo"),
         (("megatron-core", "delayed", "ddp"), {}, "zero1 of megatron-core and nemo"),
         (("megatron-core", "mxfp8", "zero1"), {"cluster": {"topology": "dgx-b200"}}, "stored in mxfp8 alone"),
-        (("megatron-core", "delayed", "zero1"), {"training": {"optimizer": "muon"}}, "with Muon or an offloaded optimizer"),
+        (("megatron-core", "delayed", "zero1"), {"training": {"optimizer": "muon"}}, "with Muon, SOAP, Shampoo or an offloaded optimizer"),
         (("megatron-core", "auto", "zero1"), {"training": {"precision": {"preset": "bf16", "gather": "fp8"}}}, "has no fp8 products"),
         (
             ("megatron-core", "auto", "zero1"),

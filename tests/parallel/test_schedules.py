@@ -158,7 +158,7 @@ def test_aliases_and_spelling():
         (("dualpipev", 4, 8), "dualpipev runs 2 stages per rank, but virtual_stages = 1"),
         (("combined-1f1b", 4, 8), "at least 2 stages per rank where there are several ranks, but virtual_stages = 1 on 4 ranks"),
         (("combined-1f1b", 4, 6, 2), "6 % 4 = 2"),
-        (("chimera", 4, 8), "8 is not 4"),
+        (("chimera", 4, 9), "9 micro-batches cannot be halved; use 10 micro-batches"),
         (("chimera", 3, 3), "3 micro-batches cannot be halved; use 4 micro-batches"),
         (("pipedream-2bw", 4, 3), "3 < 4"),
         (("hanayo", 4, 8), "not supported yet"),

@@ -29,13 +29,14 @@ def test_orders_of_the_authors(title):
     name, *sizes = title.split()
     p, m = (int(size.partition("=")[2]) for size in sizes)
     table = read_table(ORDERS[title])
-    v = 1 if name == "dualpipe" else 2
+    v = 1 if name in ("dualpipe", "chimera") else 2
     assert schedule(name, p, m, v) == table.rows
     assert overlapped(name, p, m, v) == table.overlapped
 
 
 def test_all_orders_are_compared():
-    assert list(ORDERS) == [f"{name} {sizes}" for sizes in ("p=4 m=8", "p=8 m=16") for name in ("dualpipev", "dualpipe", "combined-1f1b")]
+    pairs = [f"{name} {sizes}" for sizes in ("p=4 m=8", "p=8 m=16") for name in ("dualpipev", "dualpipe", "combined-1f1b")]
+    assert list(ORDERS) == [*pairs, "chimera p=4 m=8", "chimera p=4 m=16", "chimera p=8 m=16"]
 
 
 @pytest.mark.parametrize(
@@ -74,6 +75,8 @@ def test_combined_1f1b_of_one_rank_and_pairs_of_which_nothing_is_said():
         ("combined-1f1b", 2, 8, 16, [24, 22, 20, 18, 16, 14, 12, 10]),
         ("chimera", 1, 4, 4, [3, 4, 4, 3]),
         ("chimera", 1, 8, 8, [5, 6, 7, 8, 8, 7, 6, 5]),
+        ("chimera", 1, 8, 32, [5, 6, 7, 8, 8, 7, 6, 5]),
+        ("chimera", 1, 8, 4, [3, 4, 4, 4, 4, 4, 4, 3]),
     ],
 )
 def test_in_flight(name, v, p, m, chunks):
@@ -91,6 +94,25 @@ def test_chimera(p, makespan):
     assert list(pairs_of_ranks(4)) == [(0, 3), (1, 2)]
 
 
+@pytest.mark.parametrize(("p", "units", "makespan"), [(4, 2, 30), (4, 3, 44), (8, 2, 66), (8, 4, 126)])
+def test_chimera_in_units(p, units, makespan):
+    """Direct concatenation (section 3.4): with F = B no bubbles between units, 2 m + p - 2; with B = 2 F a unit adds 4 p - 2."""
+    result = lab("chimera", p, units * p)
+    assert (result.makespan, result.closed.makespan) == (makespan, makespan)
+    assert makespan == 3 * p + 2 * (p - 2) + (units - 1) * (4 * p - 2)
+    even = lab("chimera", p, units * p, passes="F=1,I=0.5,W=0.5")
+    assert even.makespan == even.closed.makespan == 2 * units * p + p - 2
+
+
+def test_chimera_of_any_even_count():
+    """What is left of a unit is the last one; fewer micro-batches than ranks are one unit, each half of them 1F1B."""
+    for p, m in ((4, 2), (4, 6), (8, 12)):
+        result = lab("chimera", p, m)
+        assert check(result.entry.rows, homes(result.entry.rows), m, frozenset(), directions("chimera")) == []
+        assert result.closed is None
+    assert lab("chimera", 4, 2).makespan == 4 * 3  # one micro-batch each way, and nothing waits for the other
+
+
 seconds = st.sampled_from([0.25, 0.5, 1.0, 1.5, 2.0])
 
 
@@ -103,7 +125,7 @@ def test_closed_forms_at_every_size(half, more, v, f, b, gain):
         ("dualpipe", p, 2 * p + 2 * more, 1, f, 2 * f),
         ("dualpipev", half, 2 * half + more, 2, f, 2 * f),
         ("combined-1f1b", half, half * (more + 1), v, f, b),
-        ("chimera", p, p, 1, f, b),
+        ("chimera", p, p * (more + 1), 1, f, b),
     ]
     for name, ranks, m, chunks, forward, backward in cases:
         pair = max(forward, backward) + gain * min(forward, backward)

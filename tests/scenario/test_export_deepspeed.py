@@ -177,3 +177,12 @@ def test_what_deepspeed_cannot_run_is_refused(base: dict[str, Any], overrides: l
 
 def test_fsdp_as_zero3_is_said_to_differ() -> None:
     assert "reduces gradients in every micro-batch" in notes(exported(LLAMA, "deepspeed"))["parallel.data.strategy"]
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_muon(stage: int) -> None:
+    """It is DeepSpeed's own under ZeRO-1 and 2."""
+    base = {**ZERO3, "parallel": {"data": {"strategy": f"zero{stage}"}}, "software": {"profile": "deepspeed"}}
+    found: Any = document(base, "training.optimizer=muon")
+    assert found["optimizer"] == {"type": "Muon"}
+    assert found["zero_optimization"]["stage"] == stage

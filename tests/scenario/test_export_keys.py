@@ -60,6 +60,7 @@ ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
         (STAGED, ("parallel.data.optimizer_instances=2",)),
         (STAGED, ("training.optimizer={name: muon, newton_schulz_steps: 6, tensor_mode: distributed, split_query_key_value: false}",)),
         (STAGED, ("training.optimizer={name: muon, split_gate_up: true, padded_parts: true}",)),
+        (STAGED, ("training.optimizer={name: soap, padded_parts: true}",)),
         (
             MIXTURE,
             ("parallel.expert={size: 4, tensor: 2, imbalance: 1.2, capacity_factor: 1.5, pad_to_capacity: true, batch_overlap: true}",),
@@ -125,6 +126,7 @@ BUFFERS = {f"parallel.tensor.{key}" for key in ("sequence_parallel", "overlap_sp
 MUON = {
     f"training.optimizer.{key}" for key in ("newton_schulz_steps", "tensor_mode", "split_query_key_value", "split_gate_up", "padded_parts")
 }
+FACTORS = {f"training.optimizer.{key}" for key in ("precondition_frequency", "max_preconditioner_dim")}
 ACTIVATIONS = {"training.offload.activations"}
 PLUS_PLUS = {f"parallel.data.{key}" for key in ("quantised_weights", "quantised_gradients", "secondary_partition")}
 SLOW = ("variability.slow=[{rank: 3, speed: 0.5}]", "training.gradient_accumulation=null", "training.global_batch=128")
@@ -144,9 +146,10 @@ EVERYWHERE = {
     "training.image_size",
 }
 ELSEWHERE = {
-    "megatron": {"training.finetune.*", "training.loss.chunks", "parallel.data.shard_size", "training.offload.*", *PLUS_PLUS},
+    "megatron": {*FACTORS, "training.finetune.*", "training.loss.chunks", "parallel.data.shard_size", "training.offload.*", *PLUS_PLUS},
     "deepspeed": {
         *MUON,
+        *FACTORS,
         "parallel.data.optimizer_instances",
         "parallel.order",
         *BUFFERS,
@@ -156,6 +159,7 @@ ELSEWHERE = {
     "fsdp": {
         *PLUS_PLUS,
         *MUON,
+        *FACTORS,
         "parallel.data.optimizer_instances",
         "parallel.order",
         *BUFFERS,
@@ -174,7 +178,7 @@ ELSEWHERE = {
         "parallel.expert.combine_dtype",
         "parallel.expert.sms",
     },
-    "torchtitan": {*PLUS_PLUS, *MUON, "training.finetune.*", "parallel.data.optimizer_instances", "parallel.order", *ACTIVATIONS},
+    "torchtitan": {*PLUS_PLUS, *MUON, *FACTORS, "training.finetune.*", "parallel.data.optimizer_instances", "parallel.order", *ACTIVATIONS},
 }
 """keys that are refused, or taken only where another key is refused, hence tested with the refusals"""
 
@@ -260,9 +264,17 @@ REFUSED = [
         for target, paths in (("fsdp", PLUS_PLUS), ("megatron", {"parallel.data.strategy"}))
     ],
     *[
-        (target, {**LLAMA, "parallel": {"data": {"strategy": "ddp"}}}, ("training.optimizer=muon",), {"training.optimizer.name"})
+        (target, {**LLAMA, "parallel": {"data": {"strategy": "ddp"}}}, (f"training.optimizer={name}",), {"training.optimizer.name"})
         for target in ("deepspeed", "fsdp")
+        for name in ("muon", "soap")
     ],
+    (
+        "deepspeed",
+        {**LLAMA, "parallel": {"data": {"strategy": "zero1"}}, "software": {"profile": "deepspeed"}},
+        ("training.optimizer={name: muon, newton_schulz_steps: 6, split_gate_up: true}",),
+        {"training.optimizer.newton_schulz_steps", "training.optimizer.split_gate_up"},
+    ),
+    ("megatron", STAGED, ("training.optimizer={name: soap, precondition_frequency: 10, max_preconditioner_dim: 8192}",), FACTORS),
     ("torchtitan", SHARDED, TUNED, {"training.finetune.method"}),
     ("torchtitan", LLAMA, ("training.optimizer=muon",), {"training.optimizer.name"}),
     ("torchtitan", LLAMA, ("training.optimizer=lion",), {"training.optimizer.name"}),

@@ -69,7 +69,10 @@ def test_sizes_of_the_state() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--experimental-attention-variant dsa", "--experimental-attention-variant not supported yet: attention of the kind dsa"),
+        (
+            "--experimental-attention-variant dsa",
+            "--experimental-attention-variant not supported yet: sparse attention without --multi-latent-attention",
+        ),
         ("--experimental-attention-variant gdn2 --linear-attention-freq 4", "attention of the kind gdn2"),
         (DELTA, "it needs --linear-attention-freq"),
         (f"{DELTA} --linear-attention-freq '[1]*5'", "5 layers are listed, and --num-layers is 12"),

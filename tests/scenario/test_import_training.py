@@ -32,6 +32,7 @@ LLAMA = {
     "model.position": "rotary", "model.mlp": 14336, "model.hidden": 4096, "model.layers": 32, "model.heads": 32, "model.kv_heads": 8,
 }  # fmt: skip
 TRAINER = {"training.optimizer.name": "adamw", "training.optimizer.clip_gradients": True}
+DSA = "--experimental-attention-variant dsa --dsa-indexer-topk 2048 --dsa-indexer-head-dim 128"
 EXPECTED: dict[str, dict[str, Any]] = {
     "megatron-gpt3-175b.sh": {
         **MEGATRON, "model.layers": 96, "model.hidden": 12288, "model.heads": 96, "model.maximum_sequence": 2048,
@@ -455,6 +456,10 @@ def megatron(options: str, **given: Any) -> dict[str, Any]:
         ),
         ("--optimizer muon --use-distributed-optimizer --muon-momentum 0.9", {"parallel.data.strategy": "zero1"}),
         ("--optimizer dist_muon", {"training.optimizer.name": "muon", "parallel.data.strategy": "zero1"}),
+        (
+            "--optimizer soap --use-layer-wise-param-layout --muon-num-ns-steps 6",
+            {"training.optimizer.name": "soap", "training.optimizer.padded_parts": True},
+        ),
         ("--optimizer adam --muon-num-ns-steps 6", {"training.optimizer.name": "adam"}),
         ("--hidden-dropout 0.1 --attention-dropout 0", {"training.dropout": 0.1, "model.attention_dropout": False}),
         ("--use-torch-fsdp2 --torch-fsdp2-no-reshard-after-forward", {"parallel.data.reshard_after_forward": False}),
@@ -473,6 +478,11 @@ def megatron(options: str, **given: Any) -> dict[str, Any]:
             {"model.experts.dense_layers": 1, "model.experts.mlp": 512},
         ),
         ("--num-experts 8 --moe-layer-freq 2", {"model.experts.every": 2, "model.experts.top_k": 2}),
+        (
+            f"--multi-latent-attention --q-lora-rank 192 {DSA} --dsa-indexer-n-heads 64 --dsa-kernel-backend cudnn",
+            {"model.latent.chosen": 2048, "model.latent.index_heads": 64, "model.latent.index_dim": 128},
+        ),
+        ("--multi-latent-attention --dsa-indexer-topk 2048", {"model.latent.value_dim": 128}),
         ("--multi-latent-attention --kv-lora-rank 512", {"model.latent.key_rank": 512, "model.latent.value_dim": 128}),
     ],
 )
@@ -590,6 +600,7 @@ def zero(stage: int, **keys: Any) -> dict[str, Any]:
         (zero(3), {"parallel.data.strategy": "zero3", "parallel.data.overlap_reduce": True}),
         (zero(2, reduce_bucket_size=5e8), {"parallel.data.bucket": "500000000 elements"}),
         (zero(2, cpu_offload=True), {"training.offload.optimizer": "cpu"}),
+        ({**zero(2), "optimizer": {"type": "Muon", "params": {"lr": 0.02, "ns_method": "gram"}}}, {"training.optimizer.name": "muon"}),
         (zero(3, offload_optimizer={"device": "nvme", "nvme_path": "/x"}), {"training.offload.optimizer": "nvme"}),
         (zero(3, stage3_prefetch_bucket_size=0), {"parallel.data.prefetch": 0}),
         ({**zero(1), "bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}, {"training.precision": "bf16-fp32grad"}),

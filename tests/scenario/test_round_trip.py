@@ -80,6 +80,10 @@ TARGETS = {
 EXPERTS = "model.experts={{count: 8, top_k: 2, mlp: 2048, bias: true{}}}"
 SPREAD = (EXPERTS.format(""), "parallel.tensor.sequence_parallel=true")
 LATENT = "model={position: rotary, latent: {key_rank: 128, query_rank: 256, plain_dim: 64, rotary_dim: 32, value_dim: 64}}"
+SPARSE = (
+    "model={position: rotary, mlp_bias: false, output_bias: false, query_key_value_bias: false, latent: {key_rank: 128, query_rank: 256,"
+    " plain_dim: 64, rotary_dim: 32, value_dim: 64, chosen: 256, index_heads: 8, index_dim: 64}}"
+)
 STATE = "{kind: gated-delta, heads: 8, key_heads: 4, key_dim: 64, value_dim: 32, convolution: 3}"
 DELTA = f"model={{position: rotary, layer_pattern: MM*, mixer: {STATE}}}"
 OWN_LAYERS = "parallel.pipeline.split=[3,5]"
@@ -128,6 +132,7 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
         "model.experts.groups_kept": (EXPERTS.format(", groups: 2, groups_kept: 1"),),
         "model.latent": (LATENT,),
         **{f"model.latent.{name}": (LATENT,) for name in ("key_rank", "query_rank", "plain_dim", "rotary_dim", "value_dim")},
+        **{f"model.latent.{name}": (SPARSE, "parallel.tensor.sequence_parallel=true") for name in ("chosen", "index_heads", "index_dim")},
         "model.attention_gate": ("model={attention_gate: true, position: rotary}",),
         **{f"model.mixer.{name}": (DELTA,) for name in ("kind", "heads", "key_heads", "key_dim", "value_dim", "convolution")},
         "model.layer_pattern.linear": (DELTA,),

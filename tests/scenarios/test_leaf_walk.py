@@ -162,7 +162,7 @@ LEAVES: dict[str, Leaf] = {
     ),
     "training.precision.reduce": leaf("fp32", "fp8", "none", 0, same={**HALF, 1: "fp8"}),
     "training.optimizer.name": leaf(
-        "sgd", "momentum", "adam-8bit", "adafactor", "muon", same={"adam": None, "adamw": None, "lion": "momentum"}
+        "sgd", "momentum", "adam-8bit", "adafactor", "muon", "soap", "shampoo", same={"adam": None, "adamw": None, "lion": "momentum"}
     ),
     "training.optimizer.implementation": leaf("fused", "loop", same={"auto": None, "foreach": None}),
     "training.optimizer.clip_gradients": leaf(False),
@@ -173,6 +173,8 @@ LEAVES: dict[str, Leaf] = {
     "training.optimizer.split_query_key_value": leaf(False, training__optimizer__name="muon"),
     "training.optimizer.split_gate_up": leaf(True, model=MIXTURE, training__optimizer__name="muon"),
     "training.optimizer.padded_parts": leaf(True, training__optimizer__name="muon", parallel__data__strategy="zero1"),
+    "training.optimizer.precondition_frequency": leaf(5, 100, same={"auto": None, 10: None}, training__optimizer__name="soap"),
+    "training.optimizer.max_preconditioner_dim": leaf(64, 256, same={"auto": None, 10_000: None}, training__optimizer__name="soap"),
     "training.loss.kind": leaf("sum", "mse", same={"auto": None, "cross_entropy": None}),
     "training.loss.kernel": leaf(
         "fused", "vocab-parallel", "vocab-parallel-fused", "eager-chunks", "compiled", same={"auto": None, "eager": None}

@@ -18,6 +18,8 @@ from parsim.units import is_digits
 
 DEFAULTS = {"heads": 32, "key_heads": 16, "key_dim": 128, "value_dim": 128, "convolution": 4}
 """of Gated DeltaNet, if nothing is said"""
+SPARSE = "dsa"
+"""attention to keys that an indexer chooses"""
 _INSTEAD = "give the model with --model"
 
 
@@ -29,10 +31,13 @@ def read_linear_attention(draft: ImportDraft, source: Source) -> None:
         for idle in (kind, often, *(source.of(f"model.mixer.{name}") for name in DEFAULTS)):
             draft.harmless(idle, "all layers attend: --experimental-attention-variant is not given")
         return
+    if kind.text == SPARSE:  # of latent attention, which reads it
+        for idle in (often, *(source.of(f"model.mixer.{name}") for name in DEFAULTS)):
+            draft.harmless(idle, f"--experimental-attention-variant is {SPARSE}")
+        return
     if (mixer := row.ours(kind.text)) is None:
-        draft.refuse(
-            kind, f"attention of the kind {kind.text} among Megatron-LM's options", f"{', '.join(row.words.values())}, or {_INSTEAD}"
-        )
+        known = ", ".join((*row.words.values(), SPARSE))
+        draft.refuse(kind, f"attention of the kind {kind.text} among Megatron-LM's options", f"{known}, or {_INSTEAD}")
         return
     if "model.layer_pattern" in draft.lines or draft.value("model.attention_window") is not None:
         draft.refuse(kind, "linear attention beside windows or another pattern of layers", _INSTEAD)

@@ -10,7 +10,7 @@ from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Source
 from parsim.interop.megatron.expert_layers import listed, read_expert_layers
 from parsim.interop.megatron.fork_model import read_fork
-from parsim.interop.megatron.linear_layers import foreign_mixer, linear_arguments, read_linear_attention
+from parsim.interop.megatron.linear_layers import SPARSE, foreign_mixer, linear_arguments, read_linear_attention
 from parsim.interop.megatron.other_models import is_encoder, is_hybrid, write_encoder, write_hybrid
 from parsim.interop.megatron.vocabulary import SAID, read_vocabulary
 from parsim.model.architecture_records import Experts, LatentAttention
@@ -23,6 +23,8 @@ SWITCHES = ("group_query_attention", "squared_relu", "openai_gelu", "onnx_safe",
             "no_position_embedding", *SAID)  # fmt: skip
 """options that say something of the model beside those of the table"""
 LATENT_DEFAULTS = {"key_rank": 32, "query_rank": None, "plain_dim": 128, "rotary_dim": 64, "value_dim": 128}
+CHOSEN = ("chosen", "index_heads", "index_dim")
+"""keys of attention to chosen keys"""
 YOUR_CODE = "use --to deepspeed or --to fsdp, where the model's code is yours"
 BIASES = ((True, True, True), (False, False, False), (True, False, False))
 """biases of (q, k and v), attention output, MLP that have arguments"""
@@ -210,11 +212,22 @@ def _read_experts(draft: ImportDraft, source: Source) -> None:
 
 
 def _read_latent(draft: ImportDraft, source: Source) -> None:
-    switch = source.of("model.latent")
+    switch, variant = source.of("model.latent"), source.of("model.mixer.kind")
+    sparse = variant if variant is not None and variant.text == SPARSE else None
     if not draft.flag(switch):
+        if sparse is not None:
+            draft.refuse(sparse, "sparse attention without --multi-latent-attention", "give both, or the model with --model")
         for row in source.table.below("model.latent"):
             draft.harmless(source.of(row.path), "there is no multi-head latent attention")
         return
+    for name in CHOSEN:
+        path = f"model.latent.{name}"
+        if sparse is None:
+            draft.harmless(source.of(path), f"--experimental-attention-variant is not {SPARSE}")
+        elif draft.take(source, path, sparse) is None:
+            draft.fill(path, f"--{source.table.rows[path].name.replace('_', '-')}")
+    if sparse is not None:
+        draft.only_some(source, *(name for name in source.table.only if name.startswith("dsa_")))
     for name, default in LATENT_DEFAULTS.items():
         if draft.take(source, f"model.latent.{name}", switch) is None and default is not None:
             draft.write(f"model.latent.{name}", default, switch, note="Megatron's default")
@@ -310,7 +323,7 @@ def _refusals(draft: ExportDraft, config: TransformerConfig) -> None:
         ("attention_chunk", bool(config.attention_chunk), "attention in chunks has no option there"),
         ("mixer", bool(mixer), mixer),
         ("one_sublayer", config.one_sublayer and config.mixer is None, "a layer is attention and an MLP there"),
-        ("latent.chosen", config.latent is not None and config.latent.chosen > 0, "the indexer's options are not written yet"),
+        ("latent.chosen", _sparse(config) and any(linear), "attention to chosen keys has no biases there"),
         ("softcap_attention", config.softcap_attention or config.softcap_logits, "scores and logits are not capped there"),
         ("scale_logits", config.scale_logits, "logits are not multiplied by a constant there"),
         ("scale_residual", config.scale_residual, "nor are the outputs of sublayers"),
@@ -322,6 +335,10 @@ def _refusals(draft: ExportDraft, config: TransformerConfig) -> None:
     for name, applies, why in rules:
         if applies:
             draft.refuses(f"model.{name}", why, YOUR_CODE)
+
+
+def _sparse(config: TransformerConfig) -> bool:
+    return config.latent is not None and config.latent.chosen > 0
 
 
 def _usual_norm(config: TransformerConfig) -> bool:
@@ -384,6 +401,10 @@ def _latent(draft: ExportDraft, latent: LatentAttention | None) -> list[str]:
     arguments = [draft.option("model.latent")]
     if latent.query_rank:
         arguments.append(draft.option("model.latent.query_rank", latent.query_rank))
+    if latent.chosen:
+        arguments.append(f"--experimental-attention-variant {SPARSE}")
+        arguments += [draft.option(f"model.latent.{name}", getattr(latent, name)) for name in CHOSEN]
+        arguments.append("--dsa-kernel-backend tilelang")
     return [
         *arguments,
         *(draft.option(f"model.latent.{name}", getattr(latent, name)) for name in ("key_rank", "plain_dim", "rotary_dim", "value_dim")),

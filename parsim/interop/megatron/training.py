@@ -208,8 +208,12 @@ def read_optimizer(draft: ImportDraft, source: Source) -> None:
 
 def _read_muon(draft: ImportDraft, source: Source) -> None:
     """How matrices are orthogonalised."""
-    rows = ("newton_schulz_steps", "tensor_mode", "split_query_key_value", "padded_parts")
+    rows = ["newton_schulz_steps", "tensor_mode", "split_query_key_value"]
     path = "training.optimizer.name"
+    if draft.value(path) == "soap":
+        draft.take(source, "training.optimizer.padded_parts")
+    else:
+        rows.append("padded_parts")
     if draft.value(path) != "muon":
         for key in (*(source.of(f"training.optimizer.{row}") for row in rows), *source.all(*source.table.only)):
             draft.harmless(key, "--optimizer is not muon")
@@ -401,12 +405,32 @@ def _optimizer(draft: ExportDraft) -> list[str]:
     if optimizer.name in draft.table.rows["training.optimizer.momentum"].words:
         said.append(draft.written("training.optimizer.momentum", optimizer.name))
     draft.says(path, " ".join(said))
-    return [*said, *(_muon(draft) if optimizer.name == "muon" else _no_muon(draft)), clip]
+    return [*said, *_factors(draft), *(_muon(draft) if optimizer.name == "muon" else _no_muon(draft)), clip]
+
+
+def _factors(draft: ExportDraft) -> list[str]:
+    """SOAP renews the eigenvectors of all sides in every step."""
+    optimizer = draft.job.built.training.optimizer
+    for key, usual in (("precondition_frequency", (0, 1)), ("max_preconditioner_dim", (0,))):
+        path = f"training.optimizer.{key}"
+        if optimizer.name == "soap" and getattr(optimizer, key) not in usual:
+            draft.refuses(path, "its SOAP has factors for all sides and renews their eigenvectors in every step", "leave it out")
+        draft.says(path, "as --optimizer soap does" if optimizer.name == "soap" else "--optimizer has no preconditioner")
+    return []
 
 
 def _no_muon(draft: ExportDraft) -> list[str]:
-    for key in ("newton_schulz_steps", "tensor_mode", "split_query_key_value", "padded_parts"):
+    for key in ("newton_schulz_steps", "tensor_mode", "split_query_key_value"):
         draft.says(f"training.optimizer.{key}", "--optimizer is not muon")
+    return _parts(draft)
+
+
+def _parts(draft: ExportDraft) -> list[str]:
+    """How the layer-wise optimizer of Muon and SOAP reduces gradients."""
+    path, optimizer = "training.optimizer.padded_parts", draft.job.built.training.optimizer
+    if optimizer.padded_parts:
+        return [draft.option(path)]
+    draft.says(path, "the default, off" if optimizer.name in ("muon", "soap") else "--optimizer is neither muon nor soap")
     return []
 
 
@@ -415,12 +439,11 @@ def _muon(draft: ExportDraft) -> list[str]:
     optimizer, path = draft.job.built.training.optimizer, "training.optimizer"
     said = [draft.option(f"{path}.newton_schulz_steps", optimizer.newton_schulz_steps)]
     said.append(draft.option(f"{path}.tensor_mode", optimizer.tensor_mode))
-    for key, usual in (("split_query_key_value", True), ("padded_parts", False)):
-        if getattr(optimizer, key) == usual:
-            draft.says(f"{path}.{key}", f"the default, {'on' if usual else 'off'}")
-        else:
-            said.append(draft.option(f"{path}.{key}"))
-    return said
+    if optimizer.split_query_key_value:
+        draft.says(f"{path}.split_query_key_value", "the default, on")
+    else:
+        said.append(draft.option(f"{path}.split_query_key_value"))
+    return [*said, *_parts(draft)]
 
 
 def _loss(draft: ExportDraft) -> list[str]:

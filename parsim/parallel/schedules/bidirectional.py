@@ -132,21 +132,21 @@ def dualpipe(stages: int, micro_batches: int) -> tuple[Schedule, Overlapped]:
 def chimera(stages: int, micro_batches: int) -> Schedule:
     """1F1B of half the micro-batches down the ranks and of the other half up, each in the slots that the other leaves empty.
 
-    Rank s holds stages s and p - 1 - s of a model that lies on the ranks twice; p/2 + 1 to p micro-batches in flight. Raises `PlanError`
-    unless p is even and m = p.
+    Rank s holds stages s and p - 1 - s of a model that lies on the ranks twice; p/2 + 1 to p micro-batches in flight. More micro-batches
+    than ranks go in units of p, each in the empty slots at the end of the one before (direct concatenation, section 3.4), as in the
+    authors' code (github.com/Shigangli/Chimera, chimera_pipeline_rank.py). Raises `PlanError` unless p and m are even.
     """
     _even("chimera", stages, micro_batches)
-    if micro_batches != stages:
-        message = f"chimera needs as many micro-batches as ranks (m = p), but {micro_batches} is not {stages}: units behind each other"
-        raise PlanError(Finding(f"{message} are not supported yet", _PATH, micro_batches, f"use {stages} micro-batches, or schedule 1f1b"))
-    half = stages // 2
+    half = micro_batches // 2
     rows = []
     for rank in range(stages):
         slots: list[tuple[int, Slot]] = []
         for stage, place, first in ((rank, rank, 0), (2 * stages - 1 - rank, stages - 1 - rank, half)):
             for i in range(half):  # in slots of equal length, every other one is the other direction's
-                slots.append((place + 2 * i, Slot(SlotKind.FORWARD, stage, first + i)))
-                slots.append((2 * stages - 1 - place + 2 * i, Slot(SlotKind.FULL_BACKWARD, stage, first + i)))
+                unit, at = divmod(i, stages // 2)
+                start = 2 * stages * unit + 2 * at
+                slots.append((start + place, Slot(SlotKind.FORWARD, stage, first + i)))
+                slots.append((start + 2 * stages - 1 - place, Slot(SlotKind.FULL_BACKWARD, stage, first + i)))
         rows.append(tuple(slot for _, slot in sorted(slots)))
     return tuple(rows)
 

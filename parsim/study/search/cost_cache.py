@@ -58,10 +58,10 @@ class CostCache:
         self._models: list[Model] = []
 
     def costs(self, built: Built) -> CandidateCosts:
-        """What a candidate costs. Raises `PlanError` where no plan exists for it, and for Muon."""
-        if built.training.optimizer.name == "muon":
-            text, hint = "not supported yet: a search over strategies with Muon", "run or compare the strategies one by one"
-            raise PlanError(Finding(text, "training.optimizer.name", "muon", hint))
+        """What a candidate costs. Raises `PlanError` where no plan exists for it, and for Muon, SOAP and Shampoo."""
+        if (name := built.training.optimizer.name) in (shown := {"muon": "Muon", "soap": "SOAP", "shampoo": "Shampoo"}):
+            text, hint = f"not supported yet: a search over strategies with {shown[name]}", "run or compare the strategies one by one"
+            raise PlanError(Finding(text, "training.optimizer.name", name, hint))
         kinds = tuple(built.cluster.device(gpu) for gpu in built.gpus) if built.effects_of_kinds else built.cluster.device(built.gpus[0])
         clock = self.known(("clock", kinds, built.effects, built.effects_of_kinds), lambda: clock_of(built))
         pipeline = built.parallelism.pipeline
