@@ -131,9 +131,9 @@ def _lora(draft: ImportDraft, source: Source, kind: Key | None) -> None:
             draft.refuse(method, f"the four bits of {method.value}", "parsim has those of bitsandbytes (NF4)")
         draft.harmless(method, "NF4, as parsim has it")
     elif bits is not None and str(bits.value) == "8":
-        draft.fill("training.finetune.base", EIGHT_BITS, bits)
+        draft.write("training.finetune.base", EIGHT_BITS, bits)
     elif bits is not None and not bits.off:
-        draft.refuse(bits, f"frozen weights in {bits.value} bits", "parsim has four (nf4, nf4-dq) and sixteen")
+        draft.refuse(bits, f"frozen weights in {bits.value} bits", "parsim has four (nf4, nf4-dq), eight (int8) and sixteen")
     if not quantised:
         draft.harmless(method, "it counts with four bits")
 

@@ -14,7 +14,8 @@ EMBEDDINGS = ("embed_tokens", "lm_head", "wte")
 RANK = 16
 DROPOUT = 0.05
 """TRL's defaults"""
-EIGHT_BITS = "not supported yet: frozen weights in 8 bits; bf16 takes twice their memory, nf4 (with method: qlora) half of it"
+EIGHT_BITS = "int8"
+"""`training.finetune.base` of bitsandbytes' 8 bits (LLM.int8())"""
 
 
 def asks_for_adapters(source: Source) -> bool:
@@ -56,9 +57,9 @@ def write_peft(draft: ImportDraft, source: Source) -> None:
 
 
 def write_eight_bits(draft: ImportDraft, key: Key | None, *, quantised: bool) -> None:
-    """A base in 8 bits, which parsim does not have: the reader says what stands for it."""
+    """A base in 8 bits."""
     if key is not None and draft.flag(key) and not quantised:
-        draft.fill("training.finetune.base", EIGHT_BITS, key)
+        draft.write("training.finetune.base", EIGHT_BITS, key)
     else:
         draft.harmless(key, "four bits count" if quantised else "switched off")
 
@@ -104,7 +105,9 @@ def finetuning(draft: ExportDraft) -> None:
         calls = [f"requires_grad_(False) on {parts}"]
     else:
         calls = [_adapters(section)]
-        if recipe.quantised:
+        if recipe.base == EIGHT_BITS:
+            calls.insert(0, "BitsAndBytesConfig(load_in_8bit=True)")
+        elif recipe.quantised:
             calls.insert(0, _quantised(section, recipe.base))
         elif recipe.base == "bf16":
             calls.insert(0, "from_pretrained(dtype=torch.bfloat16)")

@@ -1,7 +1,7 @@
 """Fine-tuning as a change of the model: which parameters are trained, and what stands beside the frozen ones.
 
 lora and qlora freeze everything and put adapters beside linear layers (`parsim.model.adapters`), qlora with the linear layers
-in four bits (`parsim.model.adapters`); freeze trains a part of the model as it is.
+in four bits, lora also with those in eight (`parsim.model.adapters`); freeze trains a part of the model as it is.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, cast
 
 from parsim.errors import Finding, ModelError
-from parsim.model.adapters import ALL_LINEAR, Adapter, FrozenLinear, known_names, matching, targets_of
+from parsim.model.adapters import ALL_LINEAR, FORMATS, INT8, Adapter, FrozenLinear, known_names, matching, targets_of
 from parsim.model.linear import Embedding, Linear
 from parsim.model.mixture import GroupedLinear
 from parsim.model.model import Block, Model, Operator
@@ -33,7 +33,7 @@ class Finetune:
     """the adapters' inputs are dropped"""
     train_embeddings: bool = False
     """the word table and the language-model head are trained too"""
-    base: Literal["", "bf16", "nf4", "nf4-dq"] = ""
+    base: Literal["", "bf16", "nf4", "nf4-dq", "int8"] = ""
     """how frozen linear weights are stored; '' = as the precision says"""
     quantise_head: bool = False
     """the language-model head is quantised too"""
@@ -46,8 +46,8 @@ class Finetune:
 
     @property
     def quantised(self) -> bool:
-        """The frozen linear layers are in four bits."""
-        return self.base.startswith("nf4")
+        """The frozen linear layers are in four or eight bits."""
+        return self.base in FORMATS
 
 
 def finetuned(model: Model, recipe: Finetune) -> Model:
@@ -58,8 +58,8 @@ def finetuned(model: Model, recipe: Finetune) -> Model:
     if model.facts.get("family") == "stages":
         raise ModelError(Finding("a model of measured stages has no layers to freeze", PATH, recipe.method, "leave finetune out"))
     if recipe.quantised and model.facts.get("experts"):
-        text = "not supported yet: experts in four bits"
-        raise ModelError(Finding(text, f"{PATH}.base", recipe.base, "use method: lora"))
+        text = f"not supported yet: experts in {'eight' if recipe.base == INT8 else 'four'} bits"
+        raise ModelError(Finding(text, f"{PATH}.base", recipe.base, "use method: lora with base: bf16"))
     change = _freeze if recipe.method == "freeze" else _adapt
     blocks = _tied(model, change(model, recipe))
     counts = {

@@ -197,10 +197,10 @@ def test_what_is_no_such_job_is_refused_by_its_key(sample: str, key: str, value:
     assert said in str(error.value)
 
 
-def test_a_lora_job_with_eight_bits_is_no_full_training_and_asks_how_its_weights_are_stored() -> None:
+def test_a_lora_job_with_eight_bits_is_no_full_training() -> None:
     text = changed(AXOLOTL, "adapter", "lora").replace("load_in_4bit: true", "load_in_8bit: true")
     found = values(from_text(text, on="1x rtx-4090"))
-    assert (found["training.finetune.method"], found[BASE], found["training.precision"]) == ("lora", "FILL-IN", "amp-bf16")
+    assert (found["training.finetune.method"], found[BASE], found["training.precision"]) == ("lora", "int8", "amp-bf16")
 
 
 @pytest.mark.parametrize(("on", "precision"), [("8x v100-32gb", "amp-fp16"), ("1x t4-16gb", "amp-fp16"), ("dgx-a100-80gb", "amp-bf16")])
@@ -356,3 +356,40 @@ def test_chunks_of_llama_4_are_those_of_its_flavour() -> None:
     plain, chunked = llama4("17bx16e"), llama4("17bx16e_irope")
     assert {plain.kind(layer).chunk for layer in range(48)} == {0}
     assert [chunked.kind(layer).chunk for layer in range(48)].count(8192) == 36
+
+
+DILOCO = """[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 2
+seq_len = 4096
+[parallelism]
+data_parallel_shard_degree = 4
+[fault_tolerance]
+enable = true
+semi_sync_method = "diloco"
+sync_steps = 20
+num_fragments = 2
+fragment_sync_delay = 3
+should_quantize = true
+process_group = "nccl"
+"""
+
+
+def test_jobs_of_torchtitan_that_step_alone_are_groups_of_an_outer_loop() -> None:
+    asked = from_text(DILOCO, on="hgx-h100")
+    assert asked.to_fill == ("parallel.data.outer.size",)
+    found = values(from_text(DILOCO + "group_size = 2\n", on="hgx-h100"))
+    outer = {key.rpartition(".")[2]: value for key, value in found.items() if ".outer." in key}
+    assert outer == {"size": 2, "local_steps": 20, "fragments": 2, "overlap_steps": 3, "dtype": "int8"}
+    assert (found["cluster.gpus"], found["training.gradient_accumulation"]) == (8, 1)
+    batch = DILOCO.replace("seq_len", "global_batch_size = 16\nseq_len")
+    assert values(from_text(batch + "group_size = 2\n", on="hgx-h100"))["training.global_batch"] == 32
+    alone = values(from_text(DILOCO + "group_size = 1\n", on="hgx-h100"))
+    assert not any(".outer." in key for key in alone)
+
+
+def test_weights_that_jobs_of_torchtitan_average_are_refused() -> None:
+    with pytest.raises(ScenarioError, match="without an outer optimizer"):
+        from_text(DILOCO.replace("diloco", "local_sgd"), on="hgx-h100")
