@@ -27,6 +27,8 @@ class Count:
 
     value: int
     key: Key
+    note: str = ""
+    """how it follows from the key"""
 
 
 def counted(draft: ImportDraft, key: Key | None, *, replaced: bool = False) -> Count | None:
@@ -59,10 +61,11 @@ def write_cluster(
     per_node: Count | None = None,
     total: Count | None = None,
     open_nodes: Key | None = None,
+    spread: bool = False,
 ) -> None:
     """The cluster section. `per_node` GPUs on each of `nodes`, or `total` GPUs together; the user's ``--nodes`` wins.
 
-    `open_nodes` is a key that would say how many nodes there are, and has no value.
+    `open_nodes` is a key that would say how many nodes there are, and has no value. `spread`: on as many as the `total` needs.
     """
     given = draft.given
     machine = box(given.on) if given.on is not None else None
@@ -83,6 +86,8 @@ def write_cluster(
             draft.harmless(total.key, why)
     elif nodes is not None:
         draft.write("cluster.nodes", nodes.value, nodes.key)
+    elif spread and total is not None:
+        count = _spread(draft, total)
     elif open_nodes is not None:
         draft.fill("cluster.nodes", f"machines (--nodes){'; ' + open_nodes.hint if open_nodes.hint else ''}", open_nodes)
     _gpus(draft, count, share, per_node, total)
@@ -94,6 +99,24 @@ def write_cluster(
         draft.remark(f"{share} GPUs per machine are used, and --on says machines of {machine['count']}", "cluster.topology")
 
 
+USUAL_MACHINE = 8
+"""GPUs that fit into one machine, whichever it is; of more, the machine says how many it takes"""
+
+
+def _spread(draft: ImportDraft, total: Count) -> int:
+    """As many machines as `total` GPUs need; which machine it is (``--on``) says how many, so both lines are one question."""
+    machine = box(draft.given.on) if draft.given.on is not None else None
+    each = int(machine["count"]) if machine is not None else _machine_size(draft)
+    if each:
+        count = -(-total.value // each)
+        draft.write("cluster.nodes", count, total.key, note=f"{total.value} GPUs in machines of {each}; {total.note}")
+        return count
+    if draft.given.on is None and total.value > USUAL_MACHINE:
+        draft.fill("cluster.nodes", f"{total.value} / GPUs of the machine (--on says both); {total.note}", total.key)
+        draft.causes["cluster.nodes"] = "cluster.topology"
+    return 1
+
+
 def _gpus(draft: ImportDraft, count: int, share: int | None, per_node: Count | None, total: Count | None) -> None:
     """How many GPUs are used, where the configuration says it."""
     given = draft.given.nodes is not None
@@ -102,8 +125,8 @@ def _gpus(draft: ImportDraft, count: int, share: int | None, per_node: Count | N
         note = f"{count} x {share}" if count > 1 else ""
         draft.write("cluster.gpus", count * share, *sources, note=note)
     elif total is not None and not given:
-        draft.write("cluster.gpus", total.value, total.key)
-        if (each := _machine_size(draft)) and total.value > each:
+        draft.write("cluster.gpus", total.value, total.key, note=total.note)
+        if "cluster.nodes" not in draft.lines and (each := _machine_size(draft)) and total.value > each:
             draft.write("cluster.nodes", -(-total.value // each), total.key, note=f"{total.value} GPUs in machines of {each}")
 
 

@@ -47,6 +47,7 @@ ANSWERS = {
     "training.objective": "dpo",
     "training.finetune.base": "bf16",
     "parallel.data.strategy": "zero1",
+    "parallel.data.outer.size": 2,
     "training.global_batch": 256,
     "training.recompute": "none",
     "training.dropout": 0.0,
@@ -157,6 +158,8 @@ def answered(imported: ImportedScenario) -> dict[str, Any]:
     ranks = 1
     for axis in ("tensor", "pipeline", "context", "expert"):
         ranks *= _size(parallel, axis)
+    if "cluster.nodes" in imported.to_fill and "gpus" in cluster:
+        cluster["nodes"] = ceil(cluster["gpus"] / GPUS_PER_NODE)  # what --on would have said
     if not {"nodes", "gpus"} & set(cluster) and ranks > GPUS_PER_NODE:
         cluster["nodes"] = ceil(ranks / GPUS_PER_NODE)
     return tree

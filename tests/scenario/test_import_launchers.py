@@ -101,9 +101,15 @@ def test_a_number_of_nodes_that_cannot_be_known_is_asked_for(line: str) -> None:
     assert values(from_text(text, on="dgx-a100-80gb", variables={"N": "4"}))["cluster.gpus"] == 32
 
 
-def test_machines_of_a_host_file_are_asked_for() -> None:
-    text = f"NUM_GPUS=64\ndeepspeed pretrain_gpt.py {OPTIONS} --deepspeed"
-    assert "cluster.nodes" in from_text(text, on="dgx-a100-80gb").to_fill
+def test_gpus_that_a_script_counts_are_as_many_machines_as_they_need() -> None:
+    text = f"NUM_GPUS=64\ndeepspeed pretrain_gpt.py {OPTIONS} --deepspeed --zero-stage 1"
+    asked = from_text(text)
+    assert asked.to_fill == ("cluster.topology", "cluster.nodes")  # which machine it is says both
+    assert (asked.questions, asked.tree["cluster"]["gpus"]) == (1, 64)
+    found = values(from_text(text, on="dgx-a100-80gb"))
+    assert (found["cluster.nodes"], found["cluster.gpus"]) == (8, 64)
+    boxes = from_text(text, on="4x a100-80gb")
+    assert (values(boxes)["cluster.nodes"], boxes.to_fill) == (16, ("cluster.fabric.link",))
     assert "the script counts 64 GPUs" in from_text(text, on="dgx-a100-80gb").yaml
     assert values(from_text(text, on="dgx-a100-80gb", nodes=8))["cluster.nodes"] == 8
 
