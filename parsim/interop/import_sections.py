@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -155,7 +156,18 @@ class Sizes:
 
 
 def write_model(draft: ImportDraft, key: Key | None) -> Sizes | None:
-    """The model that the user names, else the one of `key`; its sizes where they are known."""
+    """The model that the user names, else the one of `key`; its sizes where they are known. How many images a sample has is asked."""
+    found = _named_model(draft, key)
+    if found is not None and found.towers:
+        text = "the text alone is model: {base: NAME, vision: null, projector: null}"
+        draft.fill("training.images", f"images per sample, for example 1, of {IMAGE_SIZE} where any is taken; {text}")
+    return found
+
+
+IMAGE_SIZE = "training.image_size pixels a side"
+
+
+def _named_model(draft: ImportDraft, key: Key | None) -> Sizes | None:
     given = draft.given.model
     if given is not None:
         draft.write("model", given, note="--model")
@@ -168,12 +180,34 @@ def write_model(draft: ImportDraft, key: Key | None) -> Sizes | None:
     try:
         path = files.find("models", name, draft.file if draft.file != "-" else None)
     except InputError as error:
+        if (known := _same_name(name)) is not None:
+            draft.write(
+                "model", known, key, note=f"{name.rstrip('/').rpartition('/')[2]} is the name of {known} on the Hub; --model replaces it"
+            )
+            return sizes(known, None)
         hint = error.findings[0].suggestion
         hint = f"; {hint}" if hint.startswith("did you mean") else ""
         draft.fill("model", f"not in the catalogue{hint}: {EXAMPLES['model']} (--model)", key)
         return None
     draft.write("model", name if files.is_shipped(path) else str(path.resolve()), key)
     return sizes(str(path), None)
+
+
+def _same_name(name: str) -> str | None:
+    """The Hub's model of the catalogue that a folder, a copy of the Hub or another owner's repository is called after; None without one.
+
+    ``/data/Qwen2.5-7B`` and ``unsloth/Qwen2.5-7B`` are called after Qwen/Qwen2.5-7B, and so is ``models--Qwen--Qwen2.5-7B/snapshots/0a1b``.
+    """
+    cached = re.search(r"models--[\w.-]+?--([\w.-]+)(?:/snapshots/\w+)?/?$", name)
+    last = cached[1] if cached else name.rstrip("/").rpartition("/")[2]
+    if "/" not in name or not last:
+        return None
+    found = {
+        ours: alias
+        for alias, ours in files.aliases("models").items()
+        if alias.count("/") == 1 and alias.casefold().endswith(f"/{last.casefold()}")
+    }
+    return next(iter(found.values())) if len(found) == 1 else None
 
 
 def sizes(name: str | Mapping[str, Any], relative_to: str | None) -> Sizes | None:

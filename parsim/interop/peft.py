@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from parsim.interop.export_draft import ExportDraft
@@ -41,7 +42,7 @@ def write_peft(draft: ImportDraft, source: Source) -> None:
     quantised = draft.flag(four)
     draft.write("training.finetune.method", "qlora" if quantised else "lora", switch, four if quantised else None)
     draft.write("training.finetune.rank", draft.whole(rank, 1) or RANK, rank, note="" if rank else f"{RANK} if not given")
-    draft.write("training.finetune.targets", names_or_all(targets), targets)
+    write_targets(draft, targets)
     value = draft.number(share)
     draft.write("training.finetune.dropout", DROPOUT if value is None else value, share, note="" if share else f"{DROPOUT} if not given")
     write_saved(draft, saved)
@@ -71,6 +72,56 @@ def write_saved(draft: ImportDraft, key: Key | None) -> None:
         draft.write("training.finetune.train_embeddings", True, key)
     else:
         draft.unmodelled(key, "parsim trains embedding and head beside adapters, nothing else")
+
+
+def write_targets(draft: ImportDraft, key: Key | None, note: str = "") -> None:
+    """Where adapters stand: all linear layers, names, or a pattern for the full names of layers, as PEFT matches it."""
+    path = "training.finetune"
+    if key is None or not isinstance(key.value, str) or not set(key.value) & set(_PATTERN):
+        draft.write(f"{path}.targets", names_or_all(key), key, note=note)
+        return
+    found = matched(key.value)
+    if found is None:
+        what = "a pattern that names no linear layers of a decoder, or more than parsim matches"
+        draft.refuse(key, what, "give the names of the layers: [q_proj, v_proj]")
+        return
+    names, tower = found
+    draft.write(f"{path}.targets", names, key)
+    if not tower:
+        draft.write(f"{path}.tower", False, key, note="the pattern matches layers of the text alone")
+
+
+_PATTERN = r"*.[](|)\^$+?"
+"""letters of a regular expression"""
+_ALLOWED = re.compile(r"[\w.\\\[\]()|*+?^$:=!<-]{1,300}")
+_REPEATED_GROUP = re.compile(r"\)[*+?{]")
+_MOST_REPEATS = 4
+_ROOTS = ("model.layers.0", "model.language_model.layers.0", "language_model.model.layers.0", "base_model.model.model.layers.0")
+_LAYERS = tuple(f"{part}.{name}_proj" for part, names in (("self_attn", "q k v o"), ("mlp", "gate up down")) for name in names.split())
+"""linear layers of a decoder in transformers"""
+_TOWERS = (
+    "model.vision_tower.vision_model.encoder.layers.0.self_attn.q_proj", "model.vision_tower.encoder.layers.0.self_attn.q_proj",
+    "model.vision_tower.transformer.layers.0.attention.q_proj", "vision_tower.vision_model.encoder.layers.0.mlp.fc1",
+    "model.visual.blocks.0.attn.qkv", "visual.blocks.0.attn.qkv", "model.visual.blocks.0.mlp.gate_proj",
+    "model.visual.blocks.0.mlp.linear_fc1", "model.vision_model.encoder.layers.0.self_attn.q_proj",
+)  # fmt: skip
+"""and some of towers of images"""
+
+
+def matched(pattern: str) -> tuple[list[str], bool] | None:
+    """The layers of a decoder that PEFT's `pattern` matches whole, and whether it matches one of a tower; None where it matches none.
+
+    Patterns with repeated groups, or with many repetitions, are not tried: they could take for ever.
+    """
+    repeats = sum(pattern.count(sign) for sign in "*+?")
+    if not _ALLOWED.fullmatch(pattern) or _REPEATED_GROUP.search(pattern) or repeats > _MOST_REPEATS:
+        return None
+    try:
+        wanted = re.compile(pattern)
+    except re.error:
+        return None
+    names = [layer.rpartition(".")[2] for layer in _LAYERS if any(wanted.fullmatch(f"{root}.{layer}") for root in _ROOTS)]
+    return (names, any(wanted.fullmatch(name) for name in _TOWERS)) if names else None
 
 
 def names_or_all(key: Key | None) -> Any:
@@ -111,7 +162,7 @@ def finetuning(draft: ExportDraft) -> None:
             calls.insert(0, _quantised(section, recipe.base))
         elif recipe.base == "bf16":
             calls.insert(0, "from_pretrained(dtype=torch.bfloat16)")
-    for key in ("method", "rank", "targets", "dropout", "train_embeddings", "base", "quantise_head", "freeze"):
+    for key in ("method", "rank", "targets", "dropout", "tower", "train_embeddings", "base", "quantise_head", "freeze"):
         draft.scripted(f"{PATH}.{key}", "; ".join(calls))
     draft.script += calls
 
@@ -119,6 +170,8 @@ def finetuning(draft: ExportDraft) -> None:
 def _adapters(section: FinetuneSection) -> str:
     targets = section.targets if isinstance(section.targets, str) else list(section.targets)
     arguments = [f"r={section.rank}", f"target_modules={targets!r}", f"lora_dropout={section.dropout:g}"]
+    if not section.tower:
+        arguments.append("exclude_modules='.*(vision|visual|projector).*'")
     if section.train_embeddings:
         arguments.append("modules_to_save=['embed_tokens', 'lm_head']")
     return f"LoraConfig({', '.join(arguments)})"

@@ -16,6 +16,8 @@ from parsim.model.mixture import GroupedLinear
 from parsim.model.model import Block, Model, Operator
 
 PATH = "training.finetune"
+TOWER = ("vision", "projector")
+"""kinds of blocks"""
 BACKBONE = "backbone"
 """freeze everything but the head"""
 
@@ -39,6 +41,8 @@ class Finetune:
     """the language-model head is quantised too"""
     freeze: int | tuple[str, ...] = (BACKBONE,)
     """method freeze: the embedding and this many first layers, or parts by name"""
+    tower: bool = True
+    """adapters stand in a tower of images and its projector, too"""
     base_sharded: bool = True
     """strategies that shard weights shard the frozen ones too"""
     flat_gradients: bool = False
@@ -111,7 +115,8 @@ def _active(model: Model, blocks: tuple[Block, ...]) -> dict[int, float]:
 
 
 def _adapt(model: Model, recipe: Finetune) -> tuple[Block, ...]:
-    linears = [operator for block in dict.fromkeys(model.blocks) for operator in block.operators if isinstance(operator, Linear)]
+    seen = [block for block in dict.fromkeys(model.blocks) if recipe.tower or block.kind not in TOWER]
+    linears = [operator for block in seen for operator in block.operators if isinstance(operator, Linear)]
     everything = [target for operator in linears for target in targets_of(operator, model)]
     missing = [name for name in recipe.targets if name != ALL_LINEAR and not matching(name, everything)]
     if missing:
@@ -127,6 +132,9 @@ def _adapt(model: Model, recipe: Finetune) -> tuple[Block, ...]:
 
 
 def _adapted_block(model: Model, block: Block, recipe: Finetune) -> Block:
+    if block.kind in TOWER and not recipe.tower:
+        return replace(block, operators=tuple(map(_frozen, block.operators)))
+
     def change(operator: Operator) -> Operator:
         trains = recipe.train_embeddings and _embeds(operator)
         if isinstance(operator, Linear):

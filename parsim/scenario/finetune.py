@@ -14,7 +14,7 @@ from parsim.parallel.settings import Precision
 from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, ListOf, Number, Section, Text, Whole, did_you_mean, shown
 
 PATH = "training.finetune"
-_ADAPTERS_ONLY = ("rank", "targets", "dropout", "quantise_head")
+_ADAPTERS_ONLY = ("rank", "targets", "dropout", "tower", "quantise_head")
 
 
 class FreezeKind(Kind):
@@ -54,6 +54,8 @@ class FinetuneSection(Section):
     """what has adapters: all-linear (all but the language-model head), or names such as [q, v], [q_proj, v_proj]"""
     dropout: Annotated[float, Number(0.0, 1.0, open=True)] = 0.0
     """probability with which an adapter drops elements of its input; above 0 every adapter keeps a mask and a copy of its input"""
+    tower: Annotated[bool, Flag()] = True
+    """a model of images has adapters in its tower and projector, too; false = in its text alone"""
     train_embeddings: Annotated[bool, Flag()] = False
     """the word embedding and the language-model head are trained too, whole"""
     base: Annotated[
@@ -92,6 +94,7 @@ def finetune_recipe(section: FinetuneSection, precision: Precision, strategy: st
         rank=section.rank,
         targets=(ALL_LINEAR,) if section.targets == ALL_LINEAR else tuple(section.targets),
         dropout=section.dropout > 0,
+        tower=section.tower,
         train_embeddings=section.train_embeddings,
         base=cast("Literal['', 'bf16', 'nf4', 'nf4-dq', 'int8']", base),
         quantise_head=section.quantise_head,

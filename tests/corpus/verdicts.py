@@ -44,6 +44,7 @@ ANSWERS = {
     "training.micro_batch": 1,
     "training.gradient_accumulation": 1,
     "training.precision": "bf16",
+    "training.images": 1,
     "training.objective": "dpo",
     "training.finetune.base": "bf16",
     "parallel.data.strategy": "zero1",
