@@ -10,7 +10,7 @@ the table. Simple interpolations of OmegaConf are followed; what they leave open
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from parsim.interop.hydra import MISSING, composed
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import write_sequence_length
 from parsim.interop.keys import Key, Source, key_table, of_document
+from parsim.interop.megatron.encoder_decoder import is_encoder_decoder, of_stacks, write_target
 from parsim.interop.megatron.model import read_model
 from parsim.interop.megatron.parallel import read_parallel
 from parsim.interop.megatron.training import read_training
@@ -28,9 +29,19 @@ from parsim.interop.processes import write_launched
 from parsim.interop.recognise import Foreign
 from parsim.scenario import files
 
-DEPTH = 10
+DEPTH = 20
 """interpolations that lead to one another"""
-_REFERENCE = re.compile(r"\$\{(\.*)([A-Za-z_][\w.]*)\}")
+LONGEST = 1000
+"""letters of a value"""
+_INNERMOST = re.compile(r"\$\{([^${}]*)\}")
+_REFERENCE = re.compile(r"(\.*)([A-Za-z_][\w.]*)")
+_CALL = re.compile(r"(multiply|divide_floor|divide_ceil):\s*(\d+)\s*,\s*(\d+)\s*")
+_CALLS: Mapping[str, Callable[[int, int], int]] = {
+    "multiply": lambda a, b: a * b, "divide_floor": lambda a, b: a // b, "divide_ceil": lambda a, b: -(-a // b),
+}  # fmt: skip
+"""resolvers that NeMo's launcher registers (NVIDIA/NeMo-Framework-Launcher, launcher_scripts/main.py)"""
+_MOUNTED = "training."
+"""where the launcher puts the file of a training (conf/training/*)"""
 LAUNCH = ("nnodes", "nproc_per_node")
 SAME = {"nnodes": "trainer.num_nodes", "nproc_per_node": "trainer.devices"}
 """option of torchrun -> key of NeMo 1"""
@@ -69,7 +80,7 @@ def read_nemo(draft: ImportDraft, foreign: Foreign) -> None:
     table = key_table("nemo")
     spelled = files.read(Path(__file__).parent / "tables" / "nemo.yaml").tree
     sections = str(spelled["sections"]).split()
-    keys = list(resolved(draft, written, sections, "nemo"))
+    keys = of_stacks(draft, list(resolved(draft, written, sections, "nemo")))
     renamed: list[Key] = []
     classes: list[Key] = []
     for key in keys:
@@ -85,7 +96,7 @@ def read_nemo(draft: ImportDraft, foreign: Foreign) -> None:
         else:
             renamed += _renamed(key, spelled)
     first = any(key.name == "model.encoder_seq_length" for key in keys)
-    renamed = _shaped(draft, renamed)
+    renamed = _shaped(draft, _recomputed(draft, renamed))
     source = Source((key for key in renamed if not starts(key)), table)
     check_training(draft, source)
     _agree(draft, renamed, "seq_length")
@@ -93,7 +104,11 @@ def read_nemo(draft: ImportDraft, foreign: Foreign) -> None:
     tensor = draft.take(source, "parallel.tensor.size") or 1
     layers = _model(draft, source, classes, spelled["classes"], tensor)
     launch = launched(draft, renamed, source)
-    length = write_sequence_length(draft, source.of("training.sequence_length"))
+    stacks = is_encoder_decoder(None, source) and draft.given.model is None
+    long = source.get("seq_length", "encoder_seq_length") if stacks else source.of("training.sequence_length")
+    length = write_sequence_length(draft, long)
+    if stacks:
+        write_target(draft, source)
     read_training(draft, source, length)
     if draft.given.model is None and "model.family" not in draft.lines and "hidden_dropout" not in source:
         draft.write("training.dropout", 0.0, note="of the class that is named")
@@ -151,22 +166,59 @@ def resolved(draft: ImportDraft, keys: tuple[Key, ...], sections: list[str], too
     values = {key.name: key.value for key in keys}
     table = key_table(tool)
     for key in keys:
-        value, steps = key.value, 0
-        while isinstance(value, str) and steps < DEPTH and (match := _REFERENCE.fullmatch(value.strip())):
-            above = key.name.split(".")
-            path = match[2] if not match[1] else ".".join([*above[: len(above) - len(match[1])], match[2]])
-            if path not in values or values[path] == value:
-                break
-            value, steps = values[path], steps + 1
+        value, steps = _followed(key, values)
         plain = replace(key, value=value, original=key.value) if steps else key
         if isinstance(value, str) and ("${" in value or value == MISSING):
             idle = any(table.reason(table.harmless, name) for name in (key.name, behind(key.name, sections)))
             if idle or key.name.startswith(("model.data.", "model.tokenizer.", "tokenizer.")):
                 draft.harmless(key, "it names a file or a logger")
             else:
-                draft.errors.append(key.finding(f"{value} is open: parsim follows plain references only", "write the value itself"))
+                text = f"{value} is open: parsim follows references, multiply and divide"
+                draft.errors.append(key.finding(text, "write the value itself"))
             continue
         yield plain
+
+
+def _followed(key: Key, values: Mapping[str, Any]) -> tuple[Any, int]:
+    """The value of a key behind its interpolations, as far as they lead, and how many there were."""
+    value, steps = key.value, 0
+    while isinstance(value, str) and steps < DEPTH and (match := _INNERMOST.search(value)):
+        found = _one(match[1].strip(), key.name, values)
+        if found is None or (isinstance(found, str) and match[0] in found):
+            break
+        value = found if match[0] == value.strip() else value.replace(match[0], str(found))
+        steps += 1
+        if len(str(value)) > LONGEST:
+            break
+    return value, steps
+
+
+def _one(text: str, name: str, values: Mapping[str, Any]) -> Any:
+    """What stands between the braces of one interpolation in the key `name`; None where that is not known."""
+    if (call := _CALL.fullmatch(text)) is not None:
+        one, other = int(call[2]), int(call[3])
+        return _CALLS[call[1]](one, other) if other or call[1] == "multiply" else None
+    if (match := _REFERENCE.fullmatch(text)) is None:
+        return None
+    above = name.split(".")
+    path = match[2] if not match[1] else ".".join([*above[: len(above) - len(match[1])], match[2]])
+    if path not in values and path.startswith(_MOUNTED):
+        path = path.removeprefix(_MOUNTED)
+    if path not in values:
+        return None
+    found = values[path]
+    return _one_of(found, path) if isinstance(found, str) else found
+
+
+def _one_of(text: str, path: str) -> str:
+    """Relative references of another key, written from the root: they are relative to where they stand."""
+    above = path.split(".")
+
+    def absolute(match: re.Match[str]) -> str:
+        dots = len(match[1])
+        return "${" + ".".join([*above[: len(above) - dots], match[2]]) + "}" if dots else match[0]
+
+    return re.sub(r"\$\{(\.*)([A-Za-z_][\w.]*)\}", absolute, text)
 
 
 def behind(name: str, sections: list[str]) -> str:
@@ -191,6 +243,8 @@ def _shaped(draft: ImportDraft, keys: list[Key]) -> list[Key]:
         match key.name:
             case "activation" if word in GATED:
                 found.append(replace(key, name="swiglu", value=True, original=key.value))
+            case "activation" if word == "geglu" and any(other.name == "decoder_num_layers" for other in keys):
+                found.append(replace(key, name="geglu", value=True, original=key.value))
             case "activation" if word in ACTIVATIONS:
                 if (option := ACTIVATIONS[word]) is not None:
                     found.append(replace(key, name=option, value=True, original=key.value))
@@ -219,6 +273,17 @@ def _shaped(draft: ImportDraft, keys: list[Key]) -> list[Key]:
             case _:
                 found.append(key)
     return found
+
+
+def _recomputed(draft: ImportDraft, keys: list[Key]) -> list[Key]:
+    """``block`` with no layers recomputes nothing."""
+    said = {key.name: key for key in keys}
+    names = ("recompute_granularity", "recompute_method", "recompute_num_layers")
+    none = str(getattr(said.get(names[2]), "value", "")) == "0" and str(getattr(said.get(names[1]), "value", "")) == "block"
+    for key in keys:
+        if none and key.name in names:
+            draft.harmless(key, "block of 0 layers: nothing is recomputed")
+    return [key for key in keys if not (none and key.name in names)]
 
 
 def _agree(draft: ImportDraft, keys: list[Key], name: str) -> None:

@@ -393,3 +393,59 @@ def test_jobs_of_torchtitan_that_step_alone_are_groups_of_an_outer_loop() -> Non
 def test_weights_that_jobs_of_torchtitan_average_are_refused() -> None:
     with pytest.raises(ScenarioError, match="without an outer optimizer"):
         from_text(DILOCO.replace("diloco", "local_sgd"), on="hgx-h100")
+
+
+T5_STACK = """num_layers: 4
+    hidden_size: 512
+    ffn_hidden_size: 1024
+    num_attention_heads: 8
+    hidden_dropout: 0.1
+    activation: geglu
+    arch: transformer
+    activations_checkpoint_granularity: full
+    activations_checkpoint_method: block
+    activations_checkpoint_num_layers: 0
+"""
+NEMO_T5 = f"""trainer: {{num_nodes: 1, devices: 8, precision: bf16, max_steps: 10}}
+model:
+  micro_batch_size: 8
+  global_batch_size: 64
+  tensor_model_parallel_size: 1
+  pipeline_model_parallel_size: 1
+  pipeline_model_parallel_split_rank: ${{divide_floor:${{.pipeline_model_parallel_size}}, 2}}
+  megatron_amp_O2: true
+  seq_length: ${{multiply:${{training.model.micro_batch_size}}, 64}}
+  max_position_embeddings: ${{.seq_length}}
+  encoder:
+    {T5_STACK}  decoder:
+    {T5_STACK}  share_token_embeddings: true
+  optim: {{name: distributed_fused_adam}}
+  data: {{seq_length: 512, seq_length_dec: 128}}
+"""
+
+
+def test_stacks_of_nemo_are_one_t5() -> None:
+    found = values(from_text(NEMO_T5, on="dgx-a100-80gb", vocabulary=29184))
+    wanted = {
+        "model.family": "t5", "model.encoder.layers": 4, "model.layers": 4, "model.mlp": 1024, "model.gated": True,
+        "training.sequence_length": 512, "training.target_sequence_length": 128, "model.maximum_sequence": 512,
+    }  # fmt: skip
+    assert wanted.items() <= found.items()
+    assert "training.recompute" not in found
+    deeper = NEMO_T5.replace("decoder:\n    num_layers: 4", "decoder:\n    num_layers: 6")
+    assert values(from_text(deeper, on="dgx-a100-80gb", vocabulary=29184))["model.layers"] == 6
+    head, tail = NEMO_T5.split("  decoder:")
+    for key, wrong in (("hidden_size: 512", "hidden_size: 256"), ("arch: transformer", "arch: perceiver")):
+        with pytest.raises(ScenarioError, match=r"not supported yet: (a decoder whose hidden_size|an encoder-decoder with perceiver)"):
+            from_text(f"{head}  decoder:{tail.replace(key, wrong)}", on="dgx-a100-80gb", vocabulary=29184)
+
+
+@pytest.mark.parametrize(
+    "loop", ["${.seq_length}", "${model.data.seq_length}", "${multiply:${.seq_length}, 2}", "${unknown:1}", "${divide_floor:4, 0}"]
+)
+def test_interpolations_that_lead_nowhere_are_open(loop: str) -> None:
+    text = NEMO_T5.replace("${multiply:${training.model.micro_batch_size}, 64}", loop).replace(
+        "data: {seq_length: 512", "data: {seq_length: '${model.seq_length}'"
+    )
+    with pytest.raises(ScenarioError, match=r"is open: parsim follows references, multiply and divide"):
+        from_text(text, on="dgx-a100-80gb", vocabulary=29184)

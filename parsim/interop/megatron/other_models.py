@@ -10,9 +10,9 @@ from parsim.errors import Finding
 from parsim.interop.command import Invocation
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Source
+from parsim.interop.megatron.multimodal import builds, is_multimodal
 
 _REFUSED = {
-    "pretrain_t5": "T5, an encoder-decoder",
     "pretrain_bart": "BART, an encoder-decoder",
     "pretrain_ict": "a pair of BERTs for retrieval (ICT)",
     "pretrain_retro": "RETRO, a GPT with a retriever",
@@ -38,8 +38,6 @@ _NO_TRAINING = (
 )
 """in the names of programs that do something else than to train"""
 _MARKS = {
-    "decoder_num_layers": "an encoder-decoder",
-    "decoder_seq_length": "an encoder-decoder",
     "retro_add_retriever": "RETRO, a GPT with a retriever",
     "retro_workdir": "RETRO, a GPT with a retriever",
     "vision_model_type": "a model of images and text",
@@ -61,7 +59,7 @@ def refused_model(draft: ImportDraft, call: Invocation, source: Source) -> None:
     if task and "train" not in name and "finetune" not in name:
         draft.errors.append(_finding(draft, call, f"{name} does not train: there is no step to simulate", "give the script of a training"))
         return
-    if draft.given.model is not None:
+    if draft.given.model is not None or (is_multimodal(call) and builds(source)):
         return
     what = next((text for begin, text in _REFUSED.items() if name.startswith(begin) or begin in folders), "")
     if what:
