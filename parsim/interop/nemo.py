@@ -176,6 +176,8 @@ def resolved(draft: ImportDraft, keys: tuple[Key, ...], sections: list[str], too
                 text = f"{value} is open: parsim follows references, multiply and divide"
                 draft.errors.append(key.finding(text, "write the value itself"))
             continue
+        if steps and table.reason(table.harmless, behind(key.name, sections)):
+            draft.harmless(plain, "given again: it refers to other keys")
         yield plain
 
 
