@@ -42,6 +42,7 @@ from parsim.interop.keys import Key, Source, key_table, of_document
 from parsim.interop.peft import finetuning
 from parsim.interop.training_arguments import model_code, precision, trainer_arguments
 from parsim.scenario import files
+from parsim.units import is_digits
 
 SECTIONS = {
     "fsdp_": "fsdp_config", "zero": "deepspeed_config", "offload_": "deepspeed_config", "gradient_": "deepspeed_config",
@@ -233,7 +234,8 @@ def _check_mesh(draft: ImportDraft, source: Source) -> None:
         "parallel.data.size.shards",
     )
     keys = [key for path in paths if (key := source.of(path)) is not None and key.name.startswith("parallelism_config.")]
-    processes = draft.whole(source.of("cluster.gpus"), 1)
+    count = source.of("cluster.gpus")
+    processes = draft.whole(count, 1) if count is not None and is_digits(str(count.value)) else None
     sizes = [draft.whole(key, 1) or 1 for key in keys]
     ulysses = source.of("parallel.context.size.ulysses")
     if processes is None or prod(sizes) in (1, processes) or (ulysses is not None and str(ulysses.value) != "1"):

@@ -40,8 +40,8 @@ _CALLS: Mapping[str, Callable[[int, int], int]] = {
     "multiply": lambda a, b: a * b, "divide_floor": lambda a, b: a // b, "divide_ceil": lambda a, b: -(-a // b),
 }  # fmt: skip
 """resolvers that NeMo's launcher registers (NVIDIA/NeMo-Framework-Launcher, launcher_scripts/main.py)"""
-_MOUNTED = "training."
-"""where the launcher puts the file of a training (conf/training/*)"""
+_MOUNTED = ("training.", "fine_tuning.", "peft.", "adapter_learning.", "prompt_learning.", "steerlm_reg.")
+"""where the launcher puts a file of its folder conf"""
 LAUNCH = ("nnodes", "nproc_per_node")
 SAME = {"nnodes": "trainer.num_nodes", "nproc_per_node": "trainer.devices"}
 """option of torchrun -> key of NeMo 1"""
@@ -96,7 +96,7 @@ def read_nemo(draft: ImportDraft, foreign: Foreign) -> None:
         else:
             renamed += _renamed(key, spelled)
     first = any(key.name == "model.encoder_seq_length" for key in keys)
-    renamed = _shaped(draft, _recomputed(draft, renamed))
+    renamed = _shaped(draft, renamed)
     source = Source((key for key in renamed if not starts(key)), table)
     check_training(draft, source)
     _agree(draft, renamed, "seq_length")
@@ -204,8 +204,9 @@ def _one(text: str, name: str, values: Mapping[str, Any]) -> Any:
         return None
     above = name.split(".")
     path = match[2] if not match[1] else ".".join([*above[: len(above) - len(match[1])], match[2]])
-    if path not in values and path.startswith(_MOUNTED):
-        path = path.removeprefix(_MOUNTED)
+    mounted = next((folder for folder in _MOUNTED if path.startswith(folder)), "")
+    if path not in values and mounted:
+        path = path.removeprefix(mounted)
     if path not in values:
         return None
     found = values[path]
@@ -245,7 +246,7 @@ def _shaped(draft: ImportDraft, keys: list[Key]) -> list[Key]:
         match key.name:
             case "activation" if word in GATED:
                 found.append(replace(key, name="swiglu", value=True, original=key.value))
-            case "activation" if word == "geglu" and any(other.name == "decoder_num_layers" for other in keys):
+            case "activation" if word in ("geglu", "fast-geglu"):
                 found.append(replace(key, name="geglu", value=True, original=key.value))
             case "activation" if word in ACTIVATIONS:
                 if (option := ACTIVATIONS[word]) is not None:
@@ -254,6 +255,8 @@ def _shaped(draft: ImportDraft, keys: list[Key]) -> list[Key]:
                     draft.harmless(key, "the activation of a GPT")
             case "activation":
                 draft.errors.append(key.finding(f"not supported yet: an MLP with {word}", f"{', '.join((*GATED, *ACTIVATIONS))}"))
+            case "max_steps" | "train_iters" if word == "-1":
+                draft.harmless(key, "epochs or time end the training")
             case "gated_linear_unit":
                 found.append(replace(key, name="swiglu"))
             case "normalization" if word.lower() in NORMS:
@@ -275,17 +278,6 @@ def _shaped(draft: ImportDraft, keys: list[Key]) -> list[Key]:
             case _:
                 found.append(key)
     return found
-
-
-def _recomputed(draft: ImportDraft, keys: list[Key]) -> list[Key]:
-    """``block`` with no layers recomputes nothing."""
-    said = {key.name: key for key in keys}
-    names = ("recompute_granularity", "recompute_method", "recompute_num_layers")
-    none = str(getattr(said.get(names[2]), "value", "")) == "0" and str(getattr(said.get(names[1]), "value", "")) == "block"
-    for key in keys:
-        if none and key.name in names:
-            draft.harmless(key, "block of 0 layers: nothing is recomputed")
-    return [key for key in keys if not (none and key.name in names)]
 
 
 def _agree(draft: ImportDraft, keys: list[Key], name: str) -> None:

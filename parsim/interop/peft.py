@@ -126,7 +126,7 @@ def matched(pattern: str) -> tuple[list[str], bool] | None:
 
 def names_or_all(key: Key | None) -> Any:
     """Linear layers by name, or all of them."""
-    names = listed(key)
+    names = [_layer(name) for name in listed(key)]
     return "all-linear" if not names or names in (["all"], ["all-linear"]) else names
 
 
@@ -136,6 +136,12 @@ def listed(key: Key | None) -> list[str]:
         return []
     value = key.value if isinstance(key.value, list) else str(key.value).split(",")
     return [str(name).strip() for name in value]
+
+
+def _layer(name: str) -> str:
+    """``self_attn.q_proj``, of which PEFT matches the end of a layer's name, by its last word."""
+    part, _, last = name.rpartition(".")
+    return last if part in ("self_attn", "mlp", "attn", "attention") else name
 
 
 PATH = "training.finetune"

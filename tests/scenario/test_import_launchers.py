@@ -11,6 +11,8 @@ import pytest
 from training_samples import from_text, values
 
 from parsim.errors import ScenarioError
+from parsim.scenario import load
+from parsim.scenario.build import build
 
 OPTIONS = (
     "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024 "
@@ -200,3 +202,23 @@ def test_one_changed_flag_is_followed_or_refused(old: str, new: str, expected: d
     assert expected
     assert expected.items() <= after.items()
     assert after != before
+
+
+@pytest.mark.parametrize(
+    ("options", "off"),
+    [
+        (
+            "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
+            {"parallel.data.overlap_reduce", "parallel.data.overlap_gather"},
+        ),
+        ("--pipeline-model-parallel-size 2", {"parallel.data.overlap_reduce", "parallel.pipeline.overlap_sends"}),
+        ("--tensor-model-parallel-size 2", {"parallel.data.overlap_reduce", "parallel.tensor.overlap"}),
+    ],
+)
+def test_nothing_overlaps_where_the_host_waits_for_every_kernel(options: str, off: set[str]) -> None:
+    text = f"export CUDA_LAUNCH_BLOCKING=1\ntorchrun --nproc_per_node 8 pretrain_gpt.py {OPTIONS} {options}"
+    imported = from_text(text, on="dgx-a100-80gb")
+    found = values(imported)
+    assert found["software.host.blocking"] is True
+    assert {path for path, value in found.items() if "overlap" in path and value in (False, "none")} == off
+    build(load(imported.tree))

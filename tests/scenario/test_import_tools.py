@@ -449,3 +449,28 @@ def test_interpolations_that_lead_nowhere_are_open(loop: str) -> None:
     )
     with pytest.raises(ScenarioError, match=r"is open: parsim follows references, multiply and divide"):
         from_text(text, on="dgx-a100-80gb", vocabulary=29184)
+
+
+NO_LAYERS = "".join(f"  activations_checkpoint_{word}\n" for word in ("granularity: full", "method: block", "num_layers: 0"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key", "value"),
+    [
+        ("max_steps: 1000", "max_steps: -1", "training.tokens", None),
+        ("  optim:", "  activation: fast-geglu\n  optim:", "model.gated", True),
+        ("  optim:", f"{NO_LAYERS}  optim:", "training.recompute", None),
+        ("${model.encoder_seq_length}", "${fine_tuning.model.encoder_seq_length}", "model.maximum_sequence", 4096),
+    ],
+)  # fmt: skip
+def test_what_nemo_means_by_nothing(old: str, new: str, key: str, value: Any) -> None:
+    text = (DATA / NEMO).read_text(encoding="utf-8")
+    changed_text = re.sub(r"\n  (activation|activations_checkpoint_\w+): .*", "", text) if old == "  optim:" else text
+    assert old in changed_text
+    assert values(from_text(changed_text.replace(old, new), on="dgx-a100-80gb", vocabulary=50257)).get(key) == value
+
+
+def test_layers_of_adapters_by_the_end_of_their_names() -> None:
+    text = "base_model: meta-llama/Llama-2-7b-hf\nsequence_len: 2048\nmicro_batch_size: 1\nadapter: lora\n"
+    named = text + "lora_target_modules: [self_attn.q_proj, mlp.down_proj, v_proj]\n"
+    assert values(from_text(named, on="1x rtx-4090"))["training.finetune.targets"] == ["q_proj", "down_proj", "v_proj"]

@@ -705,6 +705,11 @@ def test_a_file_of_accelerate(text: str, expected: dict[str, Any]) -> None:
     assert expected.items() <= values(from_text(text)).items()
 
 
+def test_as_many_processes_as_the_machine_has() -> None:
+    text = "distributed_type: FSDP\nnum_processes: gpu\nparallelism_config:\n  parallelism_config_tp_size: 2\n"
+    assert values(from_text(text))["parallel.tensor.size"] == 2
+
+
 def test_accelerators_of_other_makers_are_the_same_job_on_another_machine() -> None:
     imported = from_text("distributed_type: MULTI_XPU\nnum_processes: 4\n")
     assert values(imported)["parallel.data.strategy"] == "ddp"
