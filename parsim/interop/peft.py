@@ -82,7 +82,7 @@ def write_targets(draft: ImportDraft, key: Key | None, note: str = "") -> None:
         return
     found = matched(key.value)
     if found is None:
-        what = "a pattern that names no linear layers of a decoder, or more than parsim matches"
+        what = "a pattern that names no linear layers of a decoder, some layers only, or more than parsim matches"
         draft.refuse(key, what, "give the names of the layers: [q_proj, v_proj]")
         return
     names, tower = found
@@ -94,9 +94,14 @@ def write_targets(draft: ImportDraft, key: Key | None, note: str = "") -> None:
 _PATTERN = r"*.[](|)\^$+?"
 """letters of a regular expression"""
 _ALLOWED = re.compile(r"[\w.\\\[\]()|*+?^$:=!<-]{1,300}")
-_REPEATED_GROUP = re.compile(r"\)[*+?{]")
-_MOST_REPEATS = 4
-_ROOTS = ("model.layers.0", "model.language_model.layers.0", "language_model.model.layers.0", "base_model.model.model.layers.0")
+_REPEATED_GROUP = re.compile(r"\)[*+{]")
+_MOST_REPEATS = 3
+_ROOTS = (
+    "model.layers", "model.language_model.layers", "language_model.model.layers", "model.text_model.layers",
+    "base_model.model.model.layers",
+)  # fmt: skip
+_MOST_LAYERS = 32
+"""layers that a pattern is tried on: where it does not treat all of them alike, it is refused"""
 _LAYERS = tuple(f"{part}.{name}_proj" for part, names in (("self_attn", "q k v o"), ("mlp", "gate up down")) for name in names.split())
 """linear layers of a decoder in transformers"""
 _TOWERS = (
@@ -120,8 +125,12 @@ def matched(pattern: str) -> tuple[list[str], bool] | None:
         wanted = re.compile(pattern)
     except re.error:
         return None
-    names = [layer.rpartition(".")[2] for layer in _LAYERS if any(wanted.fullmatch(f"{root}.{layer}") for root in _ROOTS)]
-    return (names, any(wanted.fullmatch(name) for name in _TOWERS)) if names else None
+    each = [
+        [layer.rpartition(".")[2] for layer in _LAYERS if any(wanted.fullmatch(f"{root}.{number}.{layer}") for root in _ROOTS)]
+        for number in range(_MOST_LAYERS)
+    ]
+    alike = all(names == each[0] for names in each)
+    return (each[0], any(wanted.fullmatch(name) for name in _TOWERS)) if each[0] and alike else None
 
 
 def names_or_all(key: Key | None) -> Any:

@@ -99,6 +99,9 @@ PATTERN = r"model.language_model.layers.[\d]+.(mlp|cross_attn|self_attn).(up|dow
         (r".*\.(q|v)_proj", "q v", True),
         (r".*language_model.*self_attn\.(q|k)_proj$", "q k", False),
         (r"^(?!.*(visual|vision)).*(o_proj|gate_proj).*", "o gate", False),
+        (r"model.language_model.layers.[\d]+.(_checkpoint_wrapped_module.)?(mlp|self_attn).(up|q)_proj", "q up", False),
+        (r".*\.layers\.(3|7|11)\.self_attn\.(q|k)_proj|.*\.mlp\.(gate|up)_proj", None, None),
+        (r"model.layers.[0-9].self_attn.q_proj", None, None),
         (r".*experts.*", None, None),
     ],
 )
@@ -108,7 +111,7 @@ def test_a_pattern_of_layers_is_matched_as_peft_matches_it(pattern: str, names: 
 
 
 @pytest.mark.parametrize(
-    "pattern", ["(a+)+b", "(.*)*x", ".*" * 5 + "q_proj", "model.layers.0.self_attn.q_proj(" + "(" * 20, "q_proj" * 100]
+    "pattern", ["(a+)+b", "(.*)*x", ".*" * 4 + "q_proj", "model.layers.0.self_attn.q_proj(" + "(" * 20, "q_proj" * 100]
 )
 def test_patterns_that_could_take_for_ever_are_not_tried(pattern: str) -> None:
     assert matched(pattern) is None
