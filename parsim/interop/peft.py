@@ -95,6 +95,7 @@ _PATTERN = r"*.[](|)\^$+?"
 """letters of a regular expression"""
 _ALLOWED = re.compile(r"[\w.\\\[\]()|*+?^$:=!<-]{1,300}")
 _REPEATED_GROUP = re.compile(r"\)[*+{]")
+_REPEAT = re.compile(r"[*+]|(?<!\()\?")
 _MOST_REPEATS = 3
 _ROOTS = (
     "model.layers", "model.language_model.layers", "language_model.model.layers", "model.text_model.layers",
@@ -118,7 +119,7 @@ def matched(pattern: str) -> tuple[list[str], bool] | None:
 
     Patterns with repeated groups, or with many repetitions, are not tried: they could take for ever.
     """
-    repeats = sum(pattern.count(sign) for sign in "*+?")
+    repeats = len(_REPEAT.findall(pattern))
     if not _ALLOWED.fullmatch(pattern) or _REPEATED_GROUP.search(pattern) or repeats > _MOST_REPEATS:
         return None
     try:

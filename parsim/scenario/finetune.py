@@ -148,16 +148,16 @@ def _contradictions(section: FinetuneSection, strategy: str) -> list[Finding]:
 
 
 def _eight_bits(section: FinetuneSection, precision: Precision, strategy: str) -> list[Finding]:
-    """What int8 weights do not go with: bitsandbytes multiplies what autocast or the weights make 16 bits wide, on whole weights."""
+    """What int8 weights do not go with: bitsandbytes multiplies what autocast or the weights make 16 bits wide, and not under ZeRO-3."""
     if section.base != INT8 or section.method != "lora":
         return []
     path, findings = f"{PATH}.base", []
     if precision.narrow or precision.matmul not in ("fp16", "bf16"):
         text = f"bitsandbytes casts 16-bit inputs to int8, and products are in {'fp8' if precision.narrow else precision.matmul}"
         findings.append(Finding(text, path, INT8, "use training.precision bf16, amp-bf16, fp16 or amp-fp16"))
-    if strategy in SHARDED and section.base_sharded is not False:
-        text = f"{strategy} shards weights, and weights in int8 are whole (Params8bitLt)"
-        findings.append(Finding(text, path, INT8, f"use ddp, zero1 or zero2, or {PATH}.base_sharded: false"))
+    if strategy == "zero3" and section.base_sharded is not False:
+        text = "zero3 does not shard weights in int8 (Params8bitLt)"
+        findings.append(Finding(text, path, INT8, f"use fsdp, ddp, zero1 or zero2, or {PATH}.base_sharded: false"))
     return findings
 
 

@@ -43,7 +43,7 @@ def test_contradictions_are_found_all_at_once():
         ("quantise_head", "method lora quantises nothing"),
     ]
     assert problems({"method": "qlora", "base": "int8"}) == [("base", "qlora has its base in four bits")]
-    assert problems({"base": "int8"}, "fsdp") == [("base", "fsdp shards weights, and weights in int8 are whole (Params8bitLt)")]
+    assert problems({"base": "int8"}, "zero3") == [("base", "zero3 does not shard weights in int8 (Params8bitLt)")]
     assert problems({"base": "int8"}, precision="fp32") == [("base", "bitsandbytes casts 16-bit inputs to int8, and products are in fp32")]
     assert problems({"base_sharded": True}) == [("base_sharded", "ddp keeps whole weights on every rank")]
     assert problems({"flat_gradients": True}, "zero3") == [("flat_gradients", "zero3 has no flat parameters")]
