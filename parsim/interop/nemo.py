@@ -68,6 +68,16 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     "with_nvfp4_mixed": {"fp4_format": "e2m1"},
 }  # fmt: skip
 """end of a name of mixed_precision -> options (src/megatron/bridge/training/mixed_precision.py)"""
+OF_TRAINING_DATA = {
+    "model.data.train_ds.micro_batch_size": "model.micro_batch_size", "model.data.train_ds.global_batch_size": "model.global_batch_size",
+    "model.data.train_ds.max_seq_length": "model.encoder_seq_length",
+}  # fmt: skip
+"""key of a fine-tuning's data -> the model's"""
+OF_MODEL = {
+    "model.micro_batch_size": ("model.micro_batch_size",), "model.global_batch_size": ("model.global_batch_size",),
+    "model.encoder_seq_length": ("model.encoder_seq_length", "model.seq_length", "model.data.seq_length"),
+}  # fmt: skip
+"""and all names that it has there"""
 WORDS = {"16": "fp16", "16-mixed": "fp16", "bf16": "bf16", "bf16-mixed": "bf16", "32": "fp32", "32-true": "fp32", "bf16-true": "bf16"}
 """trainer.precision"""
 
@@ -80,7 +90,7 @@ def read_nemo(draft: ImportDraft, foreign: Foreign) -> None:
     table = key_table("nemo")
     spelled = files.read(Path(__file__).parent / "tables" / "nemo.yaml").tree
     sections = str(spelled["sections"]).split()
-    keys = of_stacks(draft, list(resolved(draft, written, sections, "nemo")))
+    keys = of_stacks(draft, _fine_tuned(draft, list(resolved(draft, written, sections, "nemo"))))
     renamed: list[Key] = []
     classes: list[Key] = []
     for key in keys:
@@ -120,6 +130,28 @@ def read_nemo(draft: ImportDraft, foreign: Foreign) -> None:
     draft.close(source)
     draft.close(launch)
     _one_fate_each(draft)
+
+
+def _fine_tuned(draft: ImportDraft, keys: list[Key]) -> list[Key]:
+    """Batch and length of a fine-tuning, which stand in ``model.data.train_ds`` and count before the model's.
+
+    NVIDIA/NeMo, nemo/collections/nlp/models/language_modeling/megatron_gpt_sft_model.py and examples/nlp/language_modeling/tuning.
+    """
+    said = {key.name: key for key in keys}
+    found = []
+    for key in keys:
+        ours = OF_TRAINING_DATA.get(key.name, "")
+        twins = [said[name] for name in OF_MODEL.get(ours, ()) if name in said and said[name].value is not None]
+        if ours and key.value is not None and isinstance(key.value, int):
+            if any(str(twin.value) == str(key.value) for twin in twins):
+                draft.harmless(key, "given again: the model's section says it, too")
+            else:
+                for twin in twins:
+                    draft.harmless(twin, f"given again: {key.written} counts")
+                found.append(replace(key, name=ours))
+        else:
+            found.append(key)
+    return [key for key in found if not draft.settled(key) or key.name not in sum(OF_MODEL.values(), ())]
 
 
 def _written(draft: ImportDraft, foreign: Foreign) -> tuple[Key, ...] | None:

@@ -474,3 +474,16 @@ def test_layers_of_adapters_by_the_end_of_their_names() -> None:
     text = "base_model: meta-llama/Llama-2-7b-hf\nsequence_len: 2048\nmicro_batch_size: 1\nadapter: lora\n"
     named = text + "lora_target_modules: [self_attn.q_proj, mlp.down_proj, v_proj]\n"
     assert values(from_text(named, on="1x rtx-4090"))["training.finetune.targets"] == ["q_proj", "down_proj", "v_proj"]
+
+
+def test_the_data_of_a_fine_tuning_say_batch_and_length() -> None:
+    """NeMo's model.data.train_ds counts before what the model's section says, and where that says nothing."""
+    text = (DATA / NEMO).read_text(encoding="utf-8")
+    data = "  data:\n    train_ds: {micro_batch_size: 2, global_batch_size: 64, max_seq_length: 2048}\n"
+    found = values(from_text(text.replace("  data:\n", data), on="dgx-a100-80gb", vocabulary=50257))
+    assert (found["training.micro_batch"], found["training.global_batch"], found["training.sequence_length"]) == (2, 64, 2048)
+    alone = re.sub(r"  (micro|global)_batch_size: .*\n", "", text.replace("  data:\n", data))
+    assert values(from_text(alone, on="dgx-a100-80gb", vocabulary=50257))["training.micro_batch"] == 2
+    same = data.replace("micro_batch_size: 2", "micro_batch_size: 1").replace("2048", "4096").replace("64", "128")
+    again = values(from_text(text.replace("  data:\n", same), on="dgx-a100-80gb", vocabulary=50257))
+    assert (again["training.micro_batch"], again["training.global_batch"], again["training.sequence_length"]) == (1, 128, 4096)
