@@ -9,6 +9,7 @@ from typing import Any
 from parsim.errors import ModelError
 from parsim.model.catalogue import build_model, read_architecture
 from parsim.model.model import Model
+from parsim.model.transformer import TransformerConfig
 from parsim.scenario import files
 
 STRUCTURES = (
@@ -22,6 +23,9 @@ STRUCTURES = (
     "command-r-35b", "falcon-40b", "falcon-7b", "gemma-3-12b", "gemma-3-1b", "glm-4-9b", "gpt-j-6b", "granite-3.3-8b", "minimax-m2",
     "olmo-2-13b", "olmo-2-32b", "smollm3-3b", "starcoder2-15b", "starcoder2-3b",
     "t5-base", "t5-3b", "bart-large", "whisper-large-v3", "distilbert-base", "modernbert-base",
+    "mistral-small-24b", "olmo-2-1b", "qwen1.5-0.5b", "qwen1.5-7b", "qwen1.5-moe-a2.7b", "smollm2-1.7b",
+    "gemma-3-4b-it", "llava-1.5-7b", "ministral-3-3b", "qwen2-vl-2b", "qwen2-vl-7b", "qwen2.5-vl-3b", "qwen2.5-vl-7b",
+    "qwen3-vl-4b", "qwen3-vl-8b", "qwen3-vl-30b-a3b",
 )  # fmt: skip
 """one model of each structure"""
 SIZES = {"hidden", "layers", "vocabulary", "maximum_sequence", "vocab_divisible_by", "token_types", "labels"}
@@ -48,6 +52,11 @@ def structure(name: str) -> tuple[Any, ...]:
         config = read_architecture(look_up(name), base_lookup=look_up).resolved()
     except ModelError:  # no transformer: the operators of its distinct blocks
         return tuple(tuple((type(one).__name__, one.name) for one in block.operators) for block in dict.fromkeys(shipped(name).blocks))
+    return astuple(_plain(config))
+
+
+def _plain(config: TransformerConfig) -> TransformerConfig:
+    """The architecture with its sizes as far as they decide something."""
     derived = {
         "heads": 0,
         "kv_heads": (config.kv_heads > 1) + (config.kv_heads == config.heads),
@@ -58,9 +67,11 @@ def structure(name: str) -> tuple[Any, ...]:
         "dropout": config.dropout > 0,
     }
     config = replace(config, **dict.fromkeys(SIZES, 0), **derived)
-    for name_ in ("experts", "latent", "encoder"):
+    if config.vision is not None:
+        config = replace(config, vision=replace(_plain(config.vision.resolved()), image=None, layer_pattern=""))
+    for name_ in ("experts", "latent", "encoder", "projector"):
         part = getattr(config, name_)
         if part is not None:
             flags = {field.name: _flag(getattr(part, field.name)) for field in fields(part)}
             config = replace(config, **{name_: replace(part, **flags)})
-    return astuple(config)
+    return config

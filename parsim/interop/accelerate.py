@@ -42,6 +42,7 @@ from parsim.interop.keys import Key, Source, key_table, of_document
 from parsim.interop.peft import finetuning
 from parsim.interop.training_arguments import model_code, precision, trainer_arguments
 from parsim.scenario import files
+from parsim.units import is_digits
 
 SECTIONS = {
     "fsdp_": "fsdp_config", "zero": "deepspeed_config", "offload_": "deepspeed_config", "gradient_": "deepspeed_config",
@@ -50,6 +51,11 @@ SECTIONS = {
 }  # fmt: skip
 """begin of an option of ``accelerate launch`` -> the section of the file that it belongs to"""
 KINDS = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM")
+OTHER_MAKERS = {
+    "MULTI_XPU": "Intel's XPUs", "MULTI_NPU": "Ascend's NPUs", "MULTI_MLU": "Cambricon's MLUs", "MULTI_MUSA": "Moore Threads' GPUs",
+    "MULTI_HPU": "Gaudi's HPUs", "MULTI_SDAA": "Tecorigin's SDAAs",
+}  # fmt: skip
+"""DDP on accelerators of other makers (accelerate, utils/dataclasses.py, DistributedType): the same job on another machine"""
 
 
 def read_accelerate(draft: ImportDraft, document: files.Document) -> None:
@@ -121,7 +127,10 @@ def write_strategy(
     """What is sharded. `whole`: the types and the compiler too, which nothing else says."""
     kind = source.get("distributed_type")
     word = _guessed(source) if kind is None else "NO" if kind.value is False else kind.text.upper()  # YAML 1.1 reads NO as false
-    if word not in KINDS and kind is not None:
+    if word in OTHER_MAKERS and kind is not None:
+        text = f"{kind.quoted(draft.file)}: the processes run on {OTHER_MAKERS[word]}, of which parsim ships no device and no collectives"
+        draft.remark(text, "cluster.topology", "name a topology with a device file of yours; on any other the same job is simulated there")
+    elif word not in KINDS and kind is not None:
         draft.errors.append(kind.finding(f"{word} is no job on GPUs", f"parsim knows {', '.join(KINDS)}"))
     if word == "DEEPSPEED":
         _read_deepspeed(draft, source, sizes, beside, half)
@@ -225,7 +234,8 @@ def _check_mesh(draft: ImportDraft, source: Source) -> None:
         "parallel.data.size.shards",
     )
     keys = [key for path in paths if (key := source.of(path)) is not None and key.name.startswith("parallelism_config.")]
-    processes = draft.whole(source.of("cluster.gpus"), 1)
+    count = source.of("cluster.gpus")
+    processes = draft.whole(count, 1) if count is not None and is_digits(str(count.value)) else None
     sizes = [draft.whole(key, 1) or 1 for key in keys]
     ulysses = source.of("parallel.context.size.ulysses")
     if processes is None or prod(sizes) in (1, processes) or (ulysses is not None and str(ulysses.value) != "1"):

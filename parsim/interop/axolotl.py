@@ -24,7 +24,7 @@ from parsim.interop.import_sections import (
     write_sequence_length,
 )
 from parsim.interop.keys import Key, Source, key_table, of_document
-from parsim.interop.peft import listed, names_or_all, write_saved
+from parsim.interop.peft import EIGHT_BITS, listed, write_saved, write_targets
 from parsim.interop.recognise import Foreign
 from parsim.interop.trainer import deepspeed_of
 from parsim.interop.training_arguments import write_liger_loss, write_optimizer
@@ -334,7 +334,7 @@ def _adapters(draft: ImportDraft, source: Source) -> None:
         draft.write(f"{path}.targets", "all-linear", linear)
         draft.harmless(targets, "lora_target_linear counts")
     elif targets is not None:
-        draft.write(f"{path}.targets", names_or_all(targets), targets)
+        write_targets(draft, targets)
     else:
         draft.fill(f"{path}.targets", "[q_proj, v_proj], or all-linear: PEFT chooses by the model", rank)
     draft.harmless(linear, "switched off")
@@ -351,7 +351,7 @@ def _stored(draft: ImportDraft, eight: Key | None, four: Key | None, gptq: Key |
     if quantised:
         draft.write("training.finetune.base", "nf4-dq", note="NF4 with double quantisation, unless bnb_config_kwargs says otherwise")
     elif eight is not None and draft.flag(eight):
-        draft.fill("training.finetune.base", "bf16 takes twice the memory of these 8 bits, which are not modelled; nf4 half of it", eight)
+        draft.write("training.finetune.base", EIGHT_BITS, eight)
     draft.harmless(four if not quantised else None, "switched off")
     draft.harmless(eight, "four bits count" if quantised else "switched off")
     if gptq is not None and draft.flag(gptq):

@@ -283,12 +283,30 @@ HARMLESS = {
 }
 
 
+def _nothing_overlaps(draft: ImportDraft, key: Key) -> None:
+    """A host that waits for every kernel waits for every collective, whatever the options say."""
+    strategy = draft.value("parallel.data.strategy")
+    replicated = strategy in ("ddp", "zero1", "zero2")
+    rules = (
+        ("parallel.tensor.overlap", "none", (draft.value("parallel.tensor.size") or 1) > 1),
+        ("parallel.pipeline.overlap_sends", False, (draft.value("parallel.pipeline.size") or 1) > 1),
+        ("parallel.data.overlap_reduce", False, replicated),
+        ("parallel.data.overlap_gather", False, strategy in ("zero1", "zero2")),
+    )
+    for path, value, applies in rules:
+        if applies:
+            said = draft.lines[path].keys if path in draft.lines else ()
+            draft.write(path, value, *said, key, note="the host waits for every kernel")
+
+
 def read_environment(draft: ImportDraft, variables: Iterable[Key]) -> None:
     """Write what exported variables mean; those that concern no library are left out."""
     for key in {key.name: key for key in variables}.values():
         name, value = key.name.removeprefix("$"), str(key.value)
         if name == "CUDA_LAUNCH_BLOCKING":
             draft.write("software.host.blocking", value == "1", key)
+            if value == "1":
+                _nothing_overlaps(draft, key)
         elif name == "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE" and value == "1" and draft.value("training.precision") == "fp32":
             draft.write("training.precision", "tf32", key)
         elif name == "NCCL_ALGO" and value.lower() in ALGORITHMS:

@@ -27,6 +27,7 @@ from parsim.interop.export_draft import (
 )
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import (
+    Count,
     ask_for_arguments,
     missing_file,
     write_accumulation,
@@ -39,6 +40,7 @@ from parsim.interop.keys import Key, Source, key_table, of_document
 from parsim.interop.peft import finetuning
 from parsim.interop.training_arguments import model_code
 from parsim.scenario import files
+from parsim.units import is_digits
 
 STAGES = "zero1, zero2 or zero3: the stage of DeepSpeed's file; and training.offload, where it offloads"
 FOLLOWS = "auto: follows the training arguments"
@@ -67,7 +69,8 @@ def read_deepspeed(draft: ImportDraft, document: files.Document) -> None:
     """Write the scenario of a configuration that stands alone; ``auto`` is left to fill in."""
     source = of_document(document, "deepspeed")
     sizes = write_model(draft, None)
-    write_cluster(draft)
+    ranks = _ranks(draft, source)
+    write_cluster(draft, total=ranks, spread=True)
     write_sequence_length(draft, None)
     write_batch(draft, source)
     write_precision(draft, source, None)
@@ -81,6 +84,26 @@ def read_deepspeed(draft: ImportDraft, document: files.Document) -> None:
     write_states(draft, source, sizes)
     ask_for_arguments(draft)
     draft.close(source)
+
+
+def _ranks(draft: ImportDraft, source: Source) -> Count | None:
+    """How many GPUs the batch is for: train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x ranks.
+
+    One sample is for one rank, whatever else is left out. Ranks that share a model are not counted in it, so there is no answer with them.
+    """
+    paths = [f"training.{name}" for name in ("global_batch", "micro_batch", "gradient_accumulation")]
+    total, *parts = (source.of(path) for path in paths)
+    given = draft.given
+    shared = any(key.name.startswith(("tensor_parallel.", "pipeline", "sequence_parallel")) for key in source.keys)
+    if shared or given.micro_batch or given.gradient_accumulation or total is None or not is_digits(str(total.value)):
+        return None
+    batch = int(str(total.value))
+    if batch == 1:
+        return Count(1, total, "one sample")
+    sizes = [int(str(key.value)) for key in parts if key is not None and is_digits(str(key.value))]
+    if len(sizes) < len(parts) or 0 in sizes or batch % (each := sizes[0] * sizes[1]):
+        return None
+    return Count(batch // each, total, f"{batch} / ({sizes[0]} x {sizes[1]}) ranks")
 
 
 def ask_for_states(draft: ImportDraft, key: Key, half: str = "") -> None:

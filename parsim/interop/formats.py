@@ -24,6 +24,7 @@ from parsim.interop.import_draft import Given, ImportDraft, ImportedScenario, fi
 from parsim.interop.import_sections import neighbour
 from parsim.interop.keys import key_table
 from parsim.interop.megatron.model import SWITCHES
+from parsim.interop.megatron.other_models import NO_STEP
 from parsim.interop.open_arguments import leave_open, open_invocation, open_paths
 from parsim.interop.toml_document import is_toml, read_toml
 from parsim.scenario import files
@@ -69,7 +70,7 @@ def import_config(
         read(draft, foreign)
         return finished(draft)
     except ScenarioError as error:
-        if foreign.call is None:
+        if foreign.call is None or any(NO_STEP in finding.message for finding in error.findings):
             raise
         if (asked := _without_arguments(claim, foreign, text, given, error.findings)) is not None:
             return asked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,6 +28,8 @@ class Count:
 
     value: int
     key: Key
+    note: str = ""
+    """how it follows from the key"""
 
 
 def counted(draft: ImportDraft, key: Key | None, *, replaced: bool = False) -> Count | None:
@@ -59,10 +62,11 @@ def write_cluster(
     per_node: Count | None = None,
     total: Count | None = None,
     open_nodes: Key | None = None,
+    spread: bool = False,
 ) -> None:
     """The cluster section. `per_node` GPUs on each of `nodes`, or `total` GPUs together; the user's ``--nodes`` wins.
 
-    `open_nodes` is a key that would say how many nodes there are, and has no value.
+    `open_nodes` is a key that would say how many nodes there are, and has no value. `spread`: on as many as the `total` needs.
     """
     given = draft.given
     machine = box(given.on) if given.on is not None else None
@@ -83,6 +87,8 @@ def write_cluster(
             draft.harmless(total.key, why)
     elif nodes is not None:
         draft.write("cluster.nodes", nodes.value, nodes.key)
+    elif spread and total is not None:
+        count = _spread(draft, total)
     elif open_nodes is not None:
         draft.fill("cluster.nodes", f"machines (--nodes){'; ' + open_nodes.hint if open_nodes.hint else ''}", open_nodes)
     _gpus(draft, count, share, per_node, total)
@@ -94,6 +100,24 @@ def write_cluster(
         draft.remark(f"{share} GPUs per machine are used, and --on says machines of {machine['count']}", "cluster.topology")
 
 
+USUAL_MACHINE = 8
+"""GPUs that fit into one machine, whichever it is; of more, the machine says how many it takes"""
+
+
+def _spread(draft: ImportDraft, total: Count) -> int:
+    """As many machines as `total` GPUs need; which machine it is (``--on``) says how many, so both lines are one question."""
+    machine = box(draft.given.on) if draft.given.on is not None else None
+    each = int(machine["count"]) if machine is not None else _machine_size(draft)
+    if each:
+        count = -(-total.value // each)
+        draft.write("cluster.nodes", count, total.key, note=f"{total.value} GPUs in machines of {each}; {total.note}")
+        return count
+    if draft.given.on is None and total.value > USUAL_MACHINE:
+        draft.fill("cluster.nodes", f"{total.value} / GPUs of the machine (--on says both); {total.note}", total.key)
+        draft.causes["cluster.nodes"] = "cluster.topology"
+    return 1
+
+
 def _gpus(draft: ImportDraft, count: int, share: int | None, per_node: Count | None, total: Count | None) -> None:
     """How many GPUs are used, where the configuration says it."""
     given = draft.given.nodes is not None
@@ -102,8 +126,8 @@ def _gpus(draft: ImportDraft, count: int, share: int | None, per_node: Count | N
         note = f"{count} x {share}" if count > 1 else ""
         draft.write("cluster.gpus", count * share, *sources, note=note)
     elif total is not None and not given:
-        draft.write("cluster.gpus", total.value, total.key)
-        if (each := _machine_size(draft)) and total.value > each:
+        draft.write("cluster.gpus", total.value, total.key, note=total.note)
+        if "cluster.nodes" not in draft.lines and (each := _machine_size(draft)) and total.value > each:
             draft.write("cluster.nodes", -(-total.value // each), total.key, note=f"{total.value} GPUs in machines of {each}")
 
 
@@ -132,7 +156,18 @@ class Sizes:
 
 
 def write_model(draft: ImportDraft, key: Key | None) -> Sizes | None:
-    """The model that the user names, else the one of `key`; its sizes where they are known."""
+    """The model that the user names, else the one of `key`; its sizes where they are known. How many images a sample has is asked."""
+    found = _named_model(draft, key)
+    if found is not None and found.towers:
+        text = "the text alone is model: {base: NAME, vision: null, projector: null}"
+        draft.fill("training.images", f"images per sample, for example 1, of {IMAGE_SIZE} where any is taken; {text}")
+    return found
+
+
+IMAGE_SIZE = "training.image_size pixels a side"
+
+
+def _named_model(draft: ImportDraft, key: Key | None) -> Sizes | None:
     given = draft.given.model
     if given is not None:
         draft.write("model", given, note="--model")
@@ -145,12 +180,34 @@ def write_model(draft: ImportDraft, key: Key | None) -> Sizes | None:
     try:
         path = files.find("models", name, draft.file if draft.file != "-" else None)
     except InputError as error:
+        if (known := _same_name(name)) is not None:
+            draft.write(
+                "model", known, key, note=f"{name.rstrip('/').rpartition('/')[2]} is the name of {known} on the Hub; --model replaces it"
+            )
+            return sizes(known, None)
         hint = error.findings[0].suggestion
         hint = f"; {hint}" if hint.startswith("did you mean") else ""
         draft.fill("model", f"not in the catalogue{hint}: {EXAMPLES['model']} (--model)", key)
         return None
     draft.write("model", name if files.is_shipped(path) else str(path.resolve()), key)
     return sizes(str(path), None)
+
+
+def _same_name(name: str) -> str | None:
+    """The Hub's model of the catalogue that a folder, a copy of the Hub or another owner's repository is called after; None without one.
+
+    ``/data/Qwen2.5-7B`` and ``unsloth/Qwen2.5-7B`` are called after Qwen/Qwen2.5-7B, and so is ``models--Qwen--Qwen2.5-7B/snapshots/0a1b``.
+    """
+    cached = re.search(r"models--[\w.-]+?--([\w.-]+)(?:/snapshots/\w+)?/?$", name)
+    last = cached[1] if cached else name.rstrip("/").rpartition("/")[2]
+    if "/" not in name or not last:
+        return None
+    found = {
+        ours: alias
+        for alias, ours in files.aliases("models").items()
+        if alias.count("/") == 1 and alias.casefold().endswith(f"/{last.casefold()}")
+    }
+    return next(iter(found.values())) if len(found) == 1 else None
 
 
 def sizes(name: str | Mapping[str, Any], relative_to: str | None) -> Sizes | None:

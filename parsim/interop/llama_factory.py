@@ -5,7 +5,7 @@ from __future__ import annotations
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import Sizes, write_experts
 from parsim.interop.keys import Key, Source, key_table
-from parsim.interop.peft import EIGHT_BITS, names_or_all, write_saved
+from parsim.interop.peft import EIGHT_BITS, write_saved, write_targets
 from parsim.interop.towers import FrozenParts, write_frozen_parts
 from parsim.units import is_digits
 
@@ -117,7 +117,7 @@ def _lora(draft: ImportDraft, source: Source, kind: Key | None) -> None:
     draft.write("training.finetune.method", "qlora" if quantised else "lora", kind, bits if quantised else None)
     rank, targets = source.get("lora_rank"), source.get("lora_target")
     draft.write("training.finetune.rank", draft.whole(rank, 1) or 8, rank, note="" if rank else "8 if not given")
-    draft.write("training.finetune.targets", names_or_all(targets), targets, note="" if targets else "all if not given")
+    write_targets(draft, targets, "" if targets else "all if not given")
     share = source.get("lora_dropout")
     if (value := draft.number(share)) is not None:
         draft.write("training.finetune.dropout", value, share)
@@ -131,9 +131,9 @@ def _lora(draft: ImportDraft, source: Source, kind: Key | None) -> None:
             draft.refuse(method, f"the four bits of {method.value}", "parsim has those of bitsandbytes (NF4)")
         draft.harmless(method, "NF4, as parsim has it")
     elif bits is not None and str(bits.value) == "8":
-        draft.fill("training.finetune.base", EIGHT_BITS, bits)
+        draft.write("training.finetune.base", EIGHT_BITS, bits)
     elif bits is not None and not bits.off:
-        draft.refuse(bits, f"frozen weights in {bits.value} bits", "parsim has four (nf4, nf4-dq) and sixteen")
+        draft.refuse(bits, f"frozen weights in {bits.value} bits", "parsim has four (nf4, nf4-dq), eight (int8) and sixteen")
     if not quantised:
         draft.harmless(method, "it counts with four bits")
 

@@ -10,7 +10,7 @@ the table. Simple interpolations of OmegaConf are followed; what they leave open
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from parsim.interop.hydra import MISSING, composed
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import write_sequence_length
 from parsim.interop.keys import Key, Source, key_table, of_document
+from parsim.interop.megatron.encoder_decoder import is_encoder_decoder, of_stacks, write_target
 from parsim.interop.megatron.model import read_model
 from parsim.interop.megatron.parallel import read_parallel
 from parsim.interop.megatron.training import read_training
@@ -28,9 +29,19 @@ from parsim.interop.processes import write_launched
 from parsim.interop.recognise import Foreign
 from parsim.scenario import files
 
-DEPTH = 10
+DEPTH = 20
 """interpolations that lead to one another"""
-_REFERENCE = re.compile(r"\$\{(\.*)([A-Za-z_][\w.]*)\}")
+LONGEST = 1000
+"""letters of a value"""
+_INNERMOST = re.compile(r"\$\{([^${}]*)\}")
+_REFERENCE = re.compile(r"(\.*)([A-Za-z_][\w.]*)")
+_CALL = re.compile(r"(multiply|divide_floor|divide_ceil):\s*(\d+)\s*,\s*(\d+)\s*")
+_CALLS: Mapping[str, Callable[[int, int], int]] = {
+    "multiply": lambda a, b: a * b, "divide_floor": lambda a, b: a // b, "divide_ceil": lambda a, b: -(-a // b),
+}  # fmt: skip
+"""resolvers that NeMo's launcher registers (NVIDIA/NeMo-Framework-Launcher, launcher_scripts/main.py)"""
+_MOUNTED = ("training.", "fine_tuning.", "peft.", "adapter_learning.", "prompt_learning.", "steerlm_reg.")
+"""where the launcher puts a file of its folder conf"""
 LAUNCH = ("nnodes", "nproc_per_node")
 SAME = {"nnodes": "trainer.num_nodes", "nproc_per_node": "trainer.devices"}
 """option of torchrun -> key of NeMo 1"""
@@ -57,6 +68,16 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     "with_nvfp4_mixed": {"fp4_format": "e2m1"},
 }  # fmt: skip
 """end of a name of mixed_precision -> options (src/megatron/bridge/training/mixed_precision.py)"""
+OF_TRAINING_DATA = {
+    "model.data.train_ds.micro_batch_size": "model.micro_batch_size", "model.data.train_ds.global_batch_size": "model.global_batch_size",
+    "model.data.train_ds.max_seq_length": "model.encoder_seq_length",
+}  # fmt: skip
+"""key of a fine-tuning's data -> the model's"""
+OF_MODEL = {
+    "model.micro_batch_size": ("model.micro_batch_size",), "model.global_batch_size": ("model.global_batch_size",),
+    "model.encoder_seq_length": ("model.encoder_seq_length", "model.seq_length", "model.data.seq_length"),
+}  # fmt: skip
+"""and all names that it has there"""
 WORDS = {"16": "fp16", "16-mixed": "fp16", "bf16": "bf16", "bf16-mixed": "bf16", "32": "fp32", "32-true": "fp32", "bf16-true": "bf16"}
 """trainer.precision"""
 
@@ -69,7 +90,7 @@ def read_nemo(draft: ImportDraft, foreign: Foreign) -> None:
     table = key_table("nemo")
     spelled = files.read(Path(__file__).parent / "tables" / "nemo.yaml").tree
     sections = str(spelled["sections"]).split()
-    keys = list(resolved(draft, written, sections, "nemo"))
+    keys = of_stacks(draft, _fine_tuned(draft, list(resolved(draft, written, sections, "nemo"))))
     renamed: list[Key] = []
     classes: list[Key] = []
     for key in keys:
@@ -93,7 +114,11 @@ def read_nemo(draft: ImportDraft, foreign: Foreign) -> None:
     tensor = draft.take(source, "parallel.tensor.size") or 1
     layers = _model(draft, source, classes, spelled["classes"], tensor)
     launch = launched(draft, renamed, source)
-    length = write_sequence_length(draft, source.of("training.sequence_length"))
+    stacks = is_encoder_decoder(None, source) and draft.given.model is None
+    long = source.get("seq_length", "encoder_seq_length") if stacks else source.of("training.sequence_length")
+    length = write_sequence_length(draft, long)
+    if stacks:
+        write_target(draft, source)
     read_training(draft, source, length)
     if draft.given.model is None and "model.family" not in draft.lines and "hidden_dropout" not in source:
         draft.write("training.dropout", 0.0, note="of the class that is named")
@@ -105,6 +130,28 @@ def read_nemo(draft: ImportDraft, foreign: Foreign) -> None:
     draft.close(source)
     draft.close(launch)
     _one_fate_each(draft)
+
+
+def _fine_tuned(draft: ImportDraft, keys: list[Key]) -> list[Key]:
+    """Batch and length of a fine-tuning, which stand in ``model.data.train_ds`` and count before the model's.
+
+    NVIDIA/NeMo, nemo/collections/nlp/models/language_modeling/megatron_gpt_sft_model.py and examples/nlp/language_modeling/tuning.
+    """
+    said = {key.name: key for key in keys}
+    found = []
+    for key in keys:
+        ours = OF_TRAINING_DATA.get(key.name, "")
+        twins = [said[name] for name in OF_MODEL.get(ours, ()) if name in said and said[name].value is not None]
+        if ours and key.value is not None and isinstance(key.value, int):
+            if any(str(twin.value) == str(key.value) for twin in twins):
+                draft.harmless(key, "given again: the model's section says it, too")
+            else:
+                for twin in twins:
+                    draft.harmless(twin, f"given again: {key.written} counts")
+                found.append(replace(key, name=ours))
+        else:
+            found.append(key)
+    return [key for key in found if not draft.settled(key) or key.name not in sum(OF_MODEL.values(), ())]
 
 
 def _written(draft: ImportDraft, foreign: Foreign) -> tuple[Key, ...] | None:
@@ -151,22 +198,62 @@ def resolved(draft: ImportDraft, keys: tuple[Key, ...], sections: list[str], too
     values = {key.name: key.value for key in keys}
     table = key_table(tool)
     for key in keys:
-        value, steps = key.value, 0
-        while isinstance(value, str) and steps < DEPTH and (match := _REFERENCE.fullmatch(value.strip())):
-            above = key.name.split(".")
-            path = match[2] if not match[1] else ".".join([*above[: len(above) - len(match[1])], match[2]])
-            if path not in values or values[path] == value:
-                break
-            value, steps = values[path], steps + 1
+        value, steps = _followed(key, values)
         plain = replace(key, value=value, original=key.value) if steps else key
         if isinstance(value, str) and ("${" in value or value == MISSING):
             idle = any(table.reason(table.harmless, name) for name in (key.name, behind(key.name, sections)))
             if idle or key.name.startswith(("model.data.", "model.tokenizer.", "tokenizer.")):
                 draft.harmless(key, "it names a file or a logger")
             else:
-                draft.errors.append(key.finding(f"{value} is open: parsim follows plain references only", "write the value itself"))
+                text = f"{value} is open: parsim follows references, multiply and divide"
+                draft.errors.append(key.finding(text, "write the value itself"))
             continue
+        if steps and table.reason(table.harmless, behind(key.name, sections)):
+            draft.harmless(plain, "given again: it refers to other keys")
         yield plain
+
+
+def _followed(key: Key, values: Mapping[str, Any]) -> tuple[Any, int]:
+    """The value of a key behind its interpolations, as far as they lead, and how many there were."""
+    value, steps = key.value, 0
+    while isinstance(value, str) and steps < DEPTH and (match := _INNERMOST.search(value)):
+        found = _one(match[1].strip(), key.name, values)
+        if found is None or (isinstance(found, str) and match[0] in found):
+            break
+        value = found if match[0] == value.strip() else value.replace(match[0], str(found))
+        steps += 1
+        if len(str(value)) > LONGEST:
+            break
+    return value, steps
+
+
+def _one(text: str, name: str, values: Mapping[str, Any]) -> Any:
+    """What stands between the braces of one interpolation in the key `name`; None where that is not known."""
+    if (call := _CALL.fullmatch(text)) is not None:
+        one, other = int(call[2]), int(call[3])
+        return _CALLS[call[1]](one, other) if other or call[1] == "multiply" else None
+    if (match := _REFERENCE.fullmatch(text)) is None:
+        return None
+    above = name.split(".")
+    path = match[2] if not match[1] else ".".join([*above[: len(above) - len(match[1])], match[2]])
+    mounted = next((folder for folder in _MOUNTED if path.startswith(folder)), "")
+    if path not in values and mounted:
+        path = path.removeprefix(mounted)
+    if path not in values:
+        return None
+    found = values[path]
+    return _one_of(found, path) if isinstance(found, str) else found
+
+
+def _one_of(text: str, path: str) -> str:
+    """Relative references of another key, written from the root: they are relative to where they stand."""
+    above = path.split(".")
+
+    def absolute(match: re.Match[str]) -> str:
+        dots = len(match[1])
+        return "${" + ".".join([*above[: len(above) - dots], match[2]]) + "}" if dots else match[0]
+
+    return re.sub(r"\$\{(\.*)([A-Za-z_][\w.]*)\}", absolute, text)
 
 
 def behind(name: str, sections: list[str]) -> str:
@@ -191,6 +278,8 @@ def _shaped(draft: ImportDraft, keys: list[Key]) -> list[Key]:
         match key.name:
             case "activation" if word in GATED:
                 found.append(replace(key, name="swiglu", value=True, original=key.value))
+            case "activation" if word in ("geglu", "fast-geglu"):
+                found.append(replace(key, name="geglu", value=True, original=key.value))
             case "activation" if word in ACTIVATIONS:
                 if (option := ACTIVATIONS[word]) is not None:
                     found.append(replace(key, name=option, value=True, original=key.value))
@@ -198,6 +287,8 @@ def _shaped(draft: ImportDraft, keys: list[Key]) -> list[Key]:
                     draft.harmless(key, "the activation of a GPT")
             case "activation":
                 draft.errors.append(key.finding(f"not supported yet: an MLP with {word}", f"{', '.join((*GATED, *ACTIVATIONS))}"))
+            case "max_steps" | "train_iters" if word == "-1":
+                draft.harmless(key, "epochs or time end the training")
             case "gated_linear_unit":
                 found.append(replace(key, name="swiglu"))
             case "normalization" if word.lower() in NORMS:

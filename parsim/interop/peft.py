@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from parsim.interop.export_draft import ExportDraft
@@ -14,7 +15,8 @@ EMBEDDINGS = ("embed_tokens", "lm_head", "wte")
 RANK = 16
 DROPOUT = 0.05
 """TRL's defaults"""
-EIGHT_BITS = "not supported yet: frozen weights in 8 bits; bf16 takes twice their memory, nf4 (with method: qlora) half of it"
+EIGHT_BITS = "int8"
+"""`training.finetune.base` of bitsandbytes' 8 bits (LLM.int8())"""
 
 
 def asks_for_adapters(source: Source) -> bool:
@@ -40,7 +42,7 @@ def write_peft(draft: ImportDraft, source: Source) -> None:
     quantised = draft.flag(four)
     draft.write("training.finetune.method", "qlora" if quantised else "lora", switch, four if quantised else None)
     draft.write("training.finetune.rank", draft.whole(rank, 1) or RANK, rank, note="" if rank else f"{RANK} if not given")
-    draft.write("training.finetune.targets", names_or_all(targets), targets)
+    write_targets(draft, targets)
     value = draft.number(share)
     draft.write("training.finetune.dropout", DROPOUT if value is None else value, share, note="" if share else f"{DROPOUT} if not given")
     write_saved(draft, saved)
@@ -56,9 +58,9 @@ def write_peft(draft: ImportDraft, source: Source) -> None:
 
 
 def write_eight_bits(draft: ImportDraft, key: Key | None, *, quantised: bool) -> None:
-    """A base in 8 bits, which parsim does not have: the reader says what stands for it."""
+    """A base in 8 bits."""
     if key is not None and draft.flag(key) and not quantised:
-        draft.fill("training.finetune.base", EIGHT_BITS, key)
+        draft.write("training.finetune.base", EIGHT_BITS, key)
     else:
         draft.harmless(key, "four bits count" if quantised else "switched off")
 
@@ -72,9 +74,69 @@ def write_saved(draft: ImportDraft, key: Key | None) -> None:
         draft.unmodelled(key, "parsim trains embedding and head beside adapters, nothing else")
 
 
+def write_targets(draft: ImportDraft, key: Key | None, note: str = "") -> None:
+    """Where adapters stand: all linear layers, names, or a pattern for the full names of layers, as PEFT matches it."""
+    path = "training.finetune"
+    if key is None or not isinstance(key.value, str) or not set(key.value) & set(_PATTERN):
+        draft.write(f"{path}.targets", names_or_all(key), key, note=note)
+        return
+    found = matched(key.value)
+    if found is None:
+        what = "a pattern that names no linear layers of a decoder, some layers only, or more than parsim matches"
+        draft.refuse(key, what, "give the names of the layers: [q_proj, v_proj]")
+        return
+    names, tower = found
+    draft.write(f"{path}.targets", names, key)
+    if not tower:
+        draft.write(f"{path}.tower", False, key, note="the pattern matches layers of the text alone")
+
+
+_PATTERN = r"*.[](|)\^$+?"
+"""letters of a regular expression"""
+_ALLOWED = re.compile(r"[\w.\\\[\]()|*+?^$:=!<-]{1,300}")
+_REPEATED_GROUP = re.compile(r"\)[*+{]")
+_REPEAT = re.compile(r"[*+]|(?<!\()\?")
+_MOST_REPEATS = 3
+_ROOTS = (
+    "model.layers", "model.language_model.layers", "language_model.model.layers", "model.text_model.layers",
+    "base_model.model.model.layers",
+)  # fmt: skip
+_MOST_LAYERS = 32
+"""layers that a pattern is tried on: where it does not treat all of them alike, it is refused"""
+_LAYERS = tuple(f"{part}.{name}_proj" for part, names in (("self_attn", "q k v o"), ("mlp", "gate up down")) for name in names.split())
+"""linear layers of a decoder in transformers"""
+_TOWERS = (
+    "model.vision_tower.vision_model.encoder.layers.0.self_attn.q_proj", "model.vision_tower.encoder.layers.0.self_attn.q_proj",
+    "model.vision_tower.transformer.layers.0.attention.q_proj", "vision_tower.vision_model.encoder.layers.0.mlp.fc1",
+    "model.visual.blocks.0.attn.qkv", "visual.blocks.0.attn.qkv", "model.visual.blocks.0.mlp.gate_proj",
+    "model.visual.blocks.0.mlp.linear_fc1", "model.vision_model.encoder.layers.0.self_attn.q_proj",
+)  # fmt: skip
+"""and some of towers of images"""
+
+
+def matched(pattern: str) -> tuple[list[str], bool] | None:
+    """The layers of a decoder that PEFT's `pattern` matches whole, and whether it matches one of a tower; None where it matches none.
+
+    Patterns with repeated groups, or with many repetitions, are not tried: they could take for ever.
+    """
+    repeats = len(_REPEAT.findall(pattern))
+    if not _ALLOWED.fullmatch(pattern) or _REPEATED_GROUP.search(pattern) or repeats > _MOST_REPEATS:
+        return None
+    try:
+        wanted = re.compile(pattern)
+    except re.error:
+        return None
+    each = [
+        [layer.rpartition(".")[2] for layer in _LAYERS if any(wanted.fullmatch(f"{root}.{number}.{layer}") for root in _ROOTS)]
+        for number in range(_MOST_LAYERS)
+    ]
+    alike = all(names == each[0] for names in each)
+    return (each[0], any(wanted.fullmatch(name) for name in _TOWERS)) if each[0] and alike else None
+
+
 def names_or_all(key: Key | None) -> Any:
     """Linear layers by name, or all of them."""
-    names = listed(key)
+    names = [_layer(name) for name in listed(key)]
     return "all-linear" if not names or names in (["all"], ["all-linear"]) else names
 
 
@@ -84,6 +146,12 @@ def listed(key: Key | None) -> list[str]:
         return []
     value = key.value if isinstance(key.value, list) else str(key.value).split(",")
     return [str(name).strip() for name in value]
+
+
+def _layer(name: str) -> str:
+    """``self_attn.q_proj``, of which PEFT matches the end of a layer's name, by its last word."""
+    part, _, last = name.rpartition(".")
+    return last if part in ("self_attn", "mlp", "attn", "attention") else name
 
 
 PATH = "training.finetune"
@@ -104,11 +172,13 @@ def finetuning(draft: ExportDraft) -> None:
         calls = [f"requires_grad_(False) on {parts}"]
     else:
         calls = [_adapters(section)]
-        if recipe.quantised:
+        if recipe.base == EIGHT_BITS:
+            calls.insert(0, "BitsAndBytesConfig(load_in_8bit=True)")
+        elif recipe.quantised:
             calls.insert(0, _quantised(section, recipe.base))
         elif recipe.base == "bf16":
             calls.insert(0, "from_pretrained(dtype=torch.bfloat16)")
-    for key in ("method", "rank", "targets", "dropout", "train_embeddings", "base", "quantise_head", "freeze"):
+    for key in ("method", "rank", "targets", "dropout", "tower", "train_embeddings", "base", "quantise_head", "freeze"):
         draft.scripted(f"{PATH}.{key}", "; ".join(calls))
     draft.script += calls
 
@@ -116,6 +186,8 @@ def finetuning(draft: ExportDraft) -> None:
 def _adapters(section: FinetuneSection) -> str:
     targets = section.targets if isinstance(section.targets, str) else list(section.targets)
     arguments = [f"r={section.rank}", f"target_modules={targets!r}", f"lora_dropout={section.dropout:g}"]
+    if not section.tower:
+        arguments.append("exclude_modules='.*(vision|visual|projector).*'")
     if section.train_embeddings:
         arguments.append("modules_to_save=['embed_tokens', 'lm_head']")
     return f"LoraConfig({', '.join(arguments)})"

@@ -89,7 +89,7 @@ def _refuse(draft: ImportDraft, source: Source) -> None:
     draft.harmless(backend, "PEFT, as parsim has it")
     bits, method = source.get("quant_bits"), source.get("quant_method")
     if bits is not None and str(bits.value) not in ("4", "8", "0"):
-        draft.refuse(bits, f"frozen weights in {bits.value} bits", "parsim has four (nf4, nf4-dq) and sixteen")
+        draft.refuse(bits, f"frozen weights in {bits.value} bits", "parsim has four (nf4, nf4-dq), eight (int8) and sixteen")
     if method is not None and str(method.value) != "bnb":
         draft.refuse(method, f"weights quantised by {method.value}", "parsim has the four bits of bitsandbytes (NF4)")
     draft.harmless(method, "bitsandbytes, as parsim has it")

@@ -14,6 +14,7 @@ from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import Count, Sizes, sizes, write_cluster, write_micro_batch, write_model, write_sequence_length
 from parsim.interop.keys import Key, Source, of_document
 from parsim.interop.recognise import Foreign
+from parsim.interop.titan_outer import write_outer
 from parsim.interop.titan_pipeline import write_pipeline
 from parsim.parallel.settings import KEPT
 from parsim.scenario import files
@@ -71,7 +72,8 @@ def read_torchtitan(draft: ImportDraft, foreign: Foreign) -> None:
     found = _model(draft, source)
     degrees = _degrees(draft, source)
     shards = source.of("parallel.data.shards")
-    total = prod(degrees.values()) if degrees["shards"] > 0 else None
+    groups = write_outer(draft, source)
+    total = prod(degrees.values()) * groups if degrees["shards"] > 0 and groups is not None else None
     write_cluster(draft, total=Count(total, shards) if total is not None and shards is not None else None)
     length = source.of("training.sequence_length")
     if length is None and draft.given.sequence_length is None:
@@ -81,13 +83,12 @@ def read_torchtitan(draft: ImportDraft, foreign: Foreign) -> None:
     _mesh(draft, source, degrees)
     local = _local_batch(draft, source)
     write_pipeline(draft, source, degrees["pipeline"], found.layers if found is not None else None, local)
-    _batch(draft, source, degrees, local)
+    _batch(draft, source, degrees, local, groups)
     _precision(draft, source, degrees)
     _optimizer(draft, source)
     _recompute(draft, source)
     _software(draft, source)
     draft.only_some(source, *source.table.only)
-    _refuse(draft, source)
     draft.close(source)
 
 
@@ -197,8 +198,8 @@ def _local_batch(draft: ImportDraft, source: Source) -> int:
     return draft.whole(source.of("training.micro_batch"), 1) or 8
 
 
-def _batch(draft: ImportDraft, source: Source, degrees: dict[str, int], local: int) -> None:
-    """Samples per rank and step; a global batch is made of several local ones."""
+def _batch(draft: ImportDraft, source: Source, degrees: dict[str, int], local: int, groups: int | None) -> None:
+    """Samples per rank and step; a global batch is made of several local ones, and is that of one of the `groups` that step alone."""
     key, total = source.of("training.micro_batch"), source.of("training.global_batch")
     if degrees["pipeline"] == 1:
         write_micro_batch(draft, key, 8, "local_batch_size is 8 if not given")
@@ -206,8 +207,10 @@ def _batch(draft: ImportDraft, source: Source, degrees: dict[str, int], local: i
     if draft.given.gradient_accumulation is not None:
         draft.write("training.gradient_accumulation", draft.given.gradient_accumulation, note="--gradient-accumulation")
         draft.harmless(total, "replaced by --gradient-accumulation")
-    elif whole is not None:
-        draft.write("training.global_batch", whole, total)
+    elif whole is not None and groups is None:
+        draft.fill("training.gradient_accumulation", f"{whole} / (local batch x data-parallel ranks of one job)", total)
+    elif whole is not None and groups is not None:
+        draft.write("training.global_batch", whole * groups, total, note=f"{whole} x {groups} groups" if groups > 1 else "")
         replicas = degrees["copies"] * degrees["shards"]
         if degrees["pipeline"] > 1 and whole != local * replicas:
             draft.remark("torchtitan runs a schedule for each local batch, one behind the other; parsim one for the whole step")
@@ -347,11 +350,3 @@ def _software(draft: ImportDraft, source: Source) -> None:
         elif "loss" not in names:
             draft.write("training.loss.kernel", "eager", parts)
     draft.harmless(parts, "the model and the loss, as it is taken" if draft.value("software.fusion") else "nothing is compiled")
-
-
-def _refuse(draft: ImportDraft, source: Source) -> None:
-    """Jobs that are others than they look like."""
-    semi = source.get("fault_tolerance.semi_sync_method")
-    on = source.get("fault_tolerance.enable")
-    if on is not None and draft.flag(on) and semi is not None:
-        draft.errors.append(semi.finding("not supported yet: replicas that step alone", "write parallel.data.outer, or leave it out"))

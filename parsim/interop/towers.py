@@ -49,8 +49,13 @@ def write_frozen_parts(draft: ImportDraft, source: Source, sizes: Sizes | None, 
     elif method is None or not (frozen["vision"] or frozen["projector"] or frozen["text"]):
         for key in keys:
             draft.harmless(key, "every part is trained")
+    elif method != "freeze" and frozen["vision"] and frozen["projector"] and not frozen["text"]:
+        given = vision is not None and projector is not None
+        note = "adapters in the text alone" + ("" if given else f": {names.vision} and {names.projector} are true if not given")
+        draft.write("training.finetune.tower", False, vision, projector, note=note)
+        draft.harmless(text, "the text has adapters")
     else:
-        what = "adapters in the text model alone" if method != "freeze" else "the last layers of the text model alone"
+        what = "adapters in some parts of the model" if method != "freeze" else "the last layers of the text model alone"
         finding = (keys[0] if keys else draft.lines["training.finetune.method"].keys[0]).finding(
             f"not supported yet: {what}, beside a frozen tower of images", _INSTEAD
         )

@@ -170,17 +170,35 @@ def _accelerate_of(draft: ImportDraft, job: Arguments, config: Key | None) -> So
 def _of_tree(draft: ImportDraft, key: Key, tree: Mapping[str, object]) -> Source:
     """The DeepSpeed file that a tool brings."""
     draft.write("software.profile", "deepspeed", key)
-    return of_document(files.parse_text(json.dumps(tree), f"{key.value}.json", json=True), "deepspeed")
+    name = str(key.value) if str(key.value).endswith(".json") else f"{key.value}.json"
+    return of_document(files.parse_text(json.dumps(tree), name, json=True), "deepspeed")
 
 
 def deepspeed_of(draft: ImportDraft, key: Key, half: str = "") -> Source | None:
     """The DeepSpeed file that `key` names; None, and what it says is left open, where it is not there. `half`: the type asked for."""
     path = neighbour(str(key.value), draft.file)
+    if path is None and (known := shipped(draft.tool, str(key.value))) is not None:
+        tree, source = known
+        text = f"{key.value} is not there: it is taken as {source} ships it"
+        draft.remarks.append(key.finding(text, "put yours beside this one if it says something else"))
+        return _of_tree(draft, key, tree)
     if path is None:
         deepspeed.ask_for_states(draft, key, half)
         return None
     draft.write("software.profile", "deepspeed", key)
     return of_document(files.read(Path(path)), "deepspeed")
+
+
+def shipped(tool: str, path: str) -> tuple[dict[str, object], str] | None:
+    """The DeepSpeed file that `tool` ships under this `path` (``tables/shipped.yaml``), and its version; None where it ships none."""
+    tools = files.read(Path(__file__).parent / "tables" / "shipped.yaml").tree
+    if tool not in tools:
+        return None
+    folder, _, name = path.rpartition("/")
+    known = tools[tool]
+    if name not in known["files"] or not f"/{folder}".endswith(f"/{known['folder']}"):
+        return None
+    return {**known["common"], **known["files"][name]}, str(known["source"])
 
 
 def _batch(draft: ImportDraft, job: Arguments) -> None:

@@ -10,7 +10,7 @@ from parsim.interop.hydra import overrides
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import write_micro_batch, write_model, write_sequence_length
 from parsim.interop.keys import Key, Source, key_table
-from parsim.interop.peft import names_or_all
+from parsim.interop.peft import write_targets
 from parsim.interop.processes import write_launched
 
 SUPERVISED = ("verl.trainer.fsdp_sft_trainer", "verl.trainer.sft_trainer")
@@ -91,7 +91,7 @@ def _adapters(draft: ImportDraft, source: Source) -> None:
     if (size := draft.whole(rank)) is not None and size > 0:
         draft.write("training.finetune.method", "lora", rank)
         draft.write("training.finetune.rank", size, rank)
-        draft.write("training.finetune.targets", names_or_all(targets), targets)
+        write_targets(draft, targets)
     for key in (rank, targets):
         draft.harmless(key, "without lora_rank there are no adapters")
 

@@ -16,6 +16,12 @@ Frozen weights in four bits: what they occupy and what it costs to read them (QL
 nf4: 4 bits per element and an fp32 scale (absmax) per block of 64: 0.5 + 4/64 = 0.5625 B = 4.5 bit per element.
 nf4-dq: the scales themselves in 8 bits, with an fp32 scale per 256 of them: 0.5 + 1/64 + 4/(64 x 256) B = 4.126953125 bit.
 The 16 values of the code and the scales' mean (some 1.3 KiB per tensor) are left out.
+
+Frozen weights in eight bits (LLM.int8(), Dettmers et al. 2022, 2208.07339): a byte per element and an fp32 scale per row (output).
+Forward, bitsandbytes casts the input to fp16, looks for columns with values beyond its threshold of 6, quantises each row to int8,
+multiplies in int8 into 32-bit integers and scales those back to 16 bits; backward it writes the weight out in 16 bits and multiplies by
+that (bitsandbytes/autograd/_functions.py, MatMul8bitLt; backends/cuda/ops.py, int8_vectorwise_quant and int8_mm_dequant). The columns
+that it finds depend on the data, are few, and their product in 16 bits is left out, like the host's wait for their number.
 """
 
 from __future__ import annotations
@@ -49,7 +55,7 @@ class FrozenLinear(Linear):
 
     trainable: bool = False
     storage: str = ""
-    """nf4 | nf4-dq | '' (the precision's)"""
+    """nf4 | nf4-dq | int8 | '' (the precision's)"""
     adapters: tuple[Adapter, ...] = ()
 
     def parameters(self) -> tuple[Parameter, ...]:
@@ -68,7 +74,9 @@ class FrozenLinear(Linear):
     def training_work(self, at: Workload) -> Work:
         """The base's two products, reading dequantised weights where they are quantised, and the adapters' six."""
         work = kept(at, Linear.training_work(self, at), (*self.inputs, self.output))
-        if self.storage:
+        if self.storage == INT8:
+            work = self._eight_bits(work, at)
+        elif self.storage:
             work = self._dequantised(work, at)
         for adapter in self.adapters:
             work = self._adapted(work, adapter, at)
@@ -91,6 +99,31 @@ class FrozenLinear(Linear):
             saves=(*work.saves, Save(self.inputs[0], self._entering(at) * at.element)),
             forward_temporary=work.forward_temporary + element * max(counts),
             backward_temporary=work.backward_temporary + element * max(counts) * bool(work.backward_input),
+        )
+
+    def _eight_bits(self, work: Work, at: Workload) -> Work:
+        """LLM.int8(): the input is quantised for every weight, the product is in int8; backward the weight is written out in 16 bits."""
+        m = rows(at, self.split, self.per_sample)
+        k = shard(self.in_features, at) if self.split == "row" else self.in_features
+        outs = [out if self.split in ("replicated", "row") else shard(out, at) for out in self.out_features]
+        element, cast = max(2, at.element), 0 if at.dtype == "fp16" else at.element + 2
+        forward: list[Kernel] = []
+        for out in outs:
+            forward += [
+                Memory((cast + SEARCH + CAST_ROWS) * m * k, launches=6 if cast else 5),
+                Gemm(m, out, k, dtype="int8", element=1),
+                Memory((WIDE + SCALED + cast) * m * out, launches=2 if cast else 1),
+            ]
+        products = [index for index, kernel in enumerate(work.forward) if isinstance(kernel, Gemm)]
+        before, behind = work.forward[: products[0]], work.forward[products[-1] + 1 :]
+        back = tuple(Memory((3 + 2 * element) * out * k, launches=2) for out in outs)
+        held = max((cast and 2) + 4, *(1 + (4 + (cast and 2)) * out / k for out in outs)) * m * k
+        return work._replace(
+            forward=(*before, *forward, *behind),
+            backward_input=(*back, *work.backward_input) if work.backward_input else (),
+            saves=(*work.saves, Save(self.inputs[0], self._entering(at) * at.element)),
+            forward_temporary=work.forward_temporary + round(held),
+            backward_temporary=work.backward_temporary + element * max(outs) * k * bool(work.backward_input),
         )
 
     def _adapted(self, work: Work, adapter: Adapter, at: Workload) -> Work:
@@ -125,28 +158,37 @@ class FrozenLinear(Linear):
         )
 
 
-# frozen weights in four bits
+# frozen weights in four and in eight bits
 
 
+INT8 = "int8"
+SEARCH, CAST_ROWS = 9, 3
+"""LLM.int8(), bytes per element of the input: |a| (2 + 2), its comparison (2 + 1), any of it (1), any of a column (1); rows (2 + 1)"""
+WIDE, SCALED = 2, 6
+"""and of the output: what a 32-bit integer has beyond the product's 16 bits (`Gemm.bytes`); its scaling (4 + 2)"""
 BLOCK = 64
 """elements per scale (bitsandbytes, ``functional.quantize_4bit``)"""
 SCALE_BLOCK = 256
 """scales per scale of scales"""
-FORMATS = ("nf4", "nf4-dq")
+FORMATS = ("nf4", "nf4-dq", INT8)
 DEQUANTISATION_TRAFFIC = 3.0
 """bitsandbytes' dequantisation takes about 3 times as long as its bytes at the streaming rate: Lightning-AI/litgpt,
 tutorials/resource-tables.md, LoRA of Llama 2 on an A100 40 GB, bf16 against nf4, per 1000 iterations of forward and backward:
 7B 141.6 -> 220.8 s = 6.0 ps per element, 13B 191.4 -> 382.8 s = 7.4 ps; 2.5 B at 0.82 x 1555 GB/s are 2.0 ps."""
 
 
-def stored_bytes(count: int, storage: str) -> int:
-    """Bytes of `count` quantised elements with their scales [B].
+def stored_bytes(count: int, storage: str, scales: int = 0) -> int:
+    """Bytes of `count` quantised elements with their scales [B]; in int8 there are `scales`, one for each row.
 
     >>> stored_bytes(64 * 256, "nf4") * 8 / (64 * 256)
     4.5
     >>> stored_bytes(64 * 256, "nf4-dq") * 8 / (64 * 256)
     4.126953125
+    >>> stored_bytes(64 * 256, "int8", scales=64) - 64 * 256
+    256
     """
+    if storage == INT8:
+        return count + 4 * scales
     scales = -(-count // BLOCK)
     packed = -(-count // 2)
     return packed + (4 * scales if storage == "nf4" else scales + 4 * -(-scales // SCALE_BLOCK))

@@ -136,7 +136,7 @@ def _kinds() -> str:
 
 def _config(kind: str, tree: Mapping[str, Any], path: str) -> TransformerConfig:
     if kind == "huggingface":
-        config = read_config({key: value for key, value in tree.items() if key != "changes"}, path)
+        config = read_config({key: value for key, value in _fields(tree).items() if key != "changes"}, path)
         for changes in tree.get("changes", ()):
             config = configure(_fields(changes), config, path)
         return config

@@ -1,7 +1,7 @@
 """Fine-tuning as a change of the model: which parameters are trained, and what stands beside the frozen ones.
 
 lora and qlora freeze everything and put adapters beside linear layers (`parsim.model.adapters`), qlora with the linear layers
-in four bits (`parsim.model.adapters`); freeze trains a part of the model as it is.
+in four bits, lora also with those in eight (`parsim.model.adapters`); freeze trains a part of the model as it is.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, cast
 
 from parsim.errors import Finding, ModelError
-from parsim.model.adapters import ALL_LINEAR, Adapter, FrozenLinear, known_names, matching, targets_of
+from parsim.model.adapters import ALL_LINEAR, FORMATS, INT8, Adapter, FrozenLinear, known_names, matching, targets_of
 from parsim.model.linear import Embedding, Linear
 from parsim.model.mixture import GroupedLinear
 from parsim.model.model import Block, Model, Operator
 
 PATH = "training.finetune"
+TOWER = ("vision", "projector")
+"""kinds of blocks"""
 BACKBONE = "backbone"
 """freeze everything but the head"""
 
@@ -33,12 +35,14 @@ class Finetune:
     """the adapters' inputs are dropped"""
     train_embeddings: bool = False
     """the word table and the language-model head are trained too"""
-    base: Literal["", "bf16", "nf4", "nf4-dq"] = ""
+    base: Literal["", "bf16", "nf4", "nf4-dq", "int8"] = ""
     """how frozen linear weights are stored; '' = as the precision says"""
     quantise_head: bool = False
     """the language-model head is quantised too"""
     freeze: int | tuple[str, ...] = (BACKBONE,)
     """method freeze: the embedding and this many first layers, or parts by name"""
+    tower: bool = True
+    """adapters stand in a tower of images and its projector, too"""
     base_sharded: bool = True
     """strategies that shard weights shard the frozen ones too"""
     flat_gradients: bool = False
@@ -46,8 +50,8 @@ class Finetune:
 
     @property
     def quantised(self) -> bool:
-        """The frozen linear layers are in four bits."""
-        return self.base.startswith("nf4")
+        """The frozen linear layers are in four or eight bits."""
+        return self.base in FORMATS
 
 
 def finetuned(model: Model, recipe: Finetune) -> Model:
@@ -58,8 +62,8 @@ def finetuned(model: Model, recipe: Finetune) -> Model:
     if model.facts.get("family") == "stages":
         raise ModelError(Finding("a model of measured stages has no layers to freeze", PATH, recipe.method, "leave finetune out"))
     if recipe.quantised and model.facts.get("experts"):
-        text = "not supported yet: experts in four bits"
-        raise ModelError(Finding(text, f"{PATH}.base", recipe.base, "use method: lora"))
+        text = f"not supported yet: experts in {'eight' if recipe.base == INT8 else 'four'} bits"
+        raise ModelError(Finding(text, f"{PATH}.base", recipe.base, "use method: lora with base: bf16"))
     change = _freeze if recipe.method == "freeze" else _adapt
     blocks = _tied(model, change(model, recipe))
     counts = {
@@ -111,7 +115,8 @@ def _active(model: Model, blocks: tuple[Block, ...]) -> dict[int, float]:
 
 
 def _adapt(model: Model, recipe: Finetune) -> tuple[Block, ...]:
-    linears = [operator for block in dict.fromkeys(model.blocks) for operator in block.operators if isinstance(operator, Linear)]
+    seen = [block for block in dict.fromkeys(model.blocks) if recipe.tower or block.kind not in TOWER]
+    linears = [operator for block in seen for operator in block.operators if isinstance(operator, Linear)]
     everything = [target for operator in linears for target in targets_of(operator, model)]
     missing = [name for name in recipe.targets if name != ALL_LINEAR and not matching(name, everything)]
     if missing:
@@ -127,6 +132,9 @@ def _adapt(model: Model, recipe: Finetune) -> tuple[Block, ...]:
 
 
 def _adapted_block(model: Model, block: Block, recipe: Finetune) -> Block:
+    if block.kind in TOWER and not recipe.tower:
+        return replace(block, operators=tuple(map(_frozen, block.operators)))
+
     def change(operator: Operator) -> Operator:
         trains = recipe.train_embeddings and _embeds(operator)
         if isinstance(operator, Linear):

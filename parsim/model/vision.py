@@ -170,7 +170,7 @@ def _projector(width: int, tower: TransformerConfig, projector: Projector) -> Bl
     late = projector.norm_merged or projector.pools or bool(image.class_tokens)
     results = []
     for number in range(1 + projector.extra):
-        end = f"_{number}" if number else ""
+        end = f"_extra_{number}" if number else ""
         row.last = "input"
         if number or (projector.norm != "none" and late):
             over = features if number or projector.norm_merged or projector.pools else tower.hidden

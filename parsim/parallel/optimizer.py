@@ -182,7 +182,8 @@ def weight_bytes(weight: Weight, training: Training) -> int:
     """Bytes of one weight or buffer in memory [B]."""
     parameter = weight.parameter
     if parameter.storage:
-        return stored_bytes(weight.count, parameter.storage)
+        rows = parameter.shape[0] if parameter.split == 1 else -(-weight.count // parameter.shape[-1])
+        return stored_bytes(weight.count, parameter.storage, rows)
     if parameter.element or parameter.buffer:
         return weight.count * (parameter.element or 4)
     return weight.count * (frozen_element(training) if not parameter.trainable else training.precision.parameters)

@@ -27,6 +27,7 @@ from parsim.scenario.recipe import (
     attention_findings,
     attention_kernel,
     chunk_findings,
+    frozen_findings,
     keep_findings,
     kernels_for,
     logits_reason,
@@ -271,7 +272,12 @@ class Builder(MachineBuilder):
         if precision.narrow and wanted.keep is None:
             self.assumptions.append(profile.assumption("fp8_keep", ", ".join(precision.keep), "fp8.keep"))
         multiplied = replace(precision, matmul="int8") if precision.narrow and wanted.recipe == "int8" else precision
-        problems = precision_findings(multiplied, devices) or muon_findings(self.settings.training.optimizer, devices)
+        training = self.settings.training
+        problems = (
+            precision_findings(multiplied, devices)
+            or muon_findings(training.optimizer, devices)
+            or frozen_findings(training.finetune, devices)
+        )
         strategy = self.settings.parallel.data.strategy
         precision, refused = quantised(precision, wanted, profile, devices, strategy, self.assumptions)
         precision, ungathered = gathered_narrow(precision, wanted, self.settings, profile, self.assumptions)

@@ -197,6 +197,8 @@ def confidence(built: Built) -> dict[str, Any]:
             answer |= {"status": "unvalidated", "basis": f"no published run has {what}; {answer['basis']}"}
     if answer and built.parallelism.data.outer.size > 1:
         answer |= {"status": "unvalidated", "basis": f"no published run has local steps; {answer['basis']}"}
+    if answer and built.training.finetune is not None and built.training.finetune.base == "int8":
+        answer |= {"status": "unvalidated", "basis": f"no published run has frozen weights in int8; {answer['basis']}"}
     return {**answer, "features": asdict(wanted)}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, cast
 
 from parsim.errors import Finding, PlanError
-from parsim.model.adapters import ALL_LINEAR
+from parsim.model.adapters import ALL_LINEAR, INT8
 from parsim.model.finetune import BACKBONE, Finetune
 from parsim.model.model import Model
 from parsim.parallel.chunk_strategy import SHARDED
@@ -14,7 +14,7 @@ from parsim.parallel.settings import Precision
 from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, ListOf, Number, Section, Text, Whole, did_you_mean, shown
 
 PATH = "training.finetune"
-_ADAPTERS_ONLY = ("rank", "targets", "dropout", "quantise_head")
+_ADAPTERS_ONLY = ("rank", "targets", "dropout", "tower", "quantise_head")
 
 
 class FreezeKind(Kind):
@@ -54,11 +54,19 @@ class FinetuneSection(Section):
     """what has adapters: all-linear (all but the language-model head), or names such as [q, v], [q_proj, v_proj]"""
     dropout: Annotated[float, Number(0.0, 1.0, open=True)] = 0.0
     """probability with which an adapter drops elements of its input; above 0 every adapter keeps a mask and a copy of its input"""
+    tower: Annotated[bool, Flag()] = True
+    """a model of images has adapters in its tower and projector, too; false = in its text alone"""
     train_embeddings: Annotated[bool, Flag()] = False
     """the word embedding and the language-model head are trained too, whole"""
-    base: Annotated[str, Choice(("auto", "bf16", "nf4", "nf4-dq"), {"int4": "write nf4", "4bit": "write nf4", "fp4": "write nf4"})] = "auto"
-    """how frozen weights are stored: bf16 | nf4 (4.5 bit) | nf4-dq (double quantisation, 4.127 bit), the last two linear layers only;
-    auto = nf4-dq for qlora, two bytes beside half-precision matrix products otherwise"""
+    base: Annotated[
+        str,
+        Choice(
+            ("auto", "bf16", "nf4", "nf4-dq", "int8"),
+            {"int4": "write nf4", "4bit": "write nf4", "fp4": "write nf4", "8bit": "write int8"},
+        ),
+    ] = "auto"
+    """how frozen weights are stored: bf16 | nf4 (4.5 bit) | nf4-dq (double quantisation, 4.127 bit) | int8 (LLM.int8(), method lora), the
+    last three linear layers only; auto = nf4-dq for qlora, two bytes beside half-precision matrix products otherwise"""
     quantise_head: Annotated[bool, Flag()] = False
     """qlora: the language-model head is quantised too (litgpt), not kept in 16 bits (Hugging Face)"""
     freeze: Annotated[Any, FreezeKind()] = BACKBONE
@@ -72,7 +80,7 @@ class FinetuneSection(Section):
 
 def finetune_recipe(section: FinetuneSection, precision: Precision, strategy: str) -> Finetune:
     """The recipe that `section` means. Raises `PlanError` with every key that contradicts the method or the strategy."""
-    findings = list(_contradictions(section, strategy))
+    findings = [*_contradictions(section, strategy), *_eight_bits(section, precision, strategy)]
     if findings:
         raise PlanError(findings)
     base = section.base
@@ -86,8 +94,9 @@ def finetune_recipe(section: FinetuneSection, precision: Precision, strategy: st
         rank=section.rank,
         targets=(ALL_LINEAR,) if section.targets == ALL_LINEAR else tuple(section.targets),
         dropout=section.dropout > 0,
+        tower=section.tower,
         train_embeddings=section.train_embeddings,
-        base=cast("Literal['', 'bf16', 'nf4', 'nf4-dq']", base),
+        base=cast("Literal['', 'bf16', 'nf4', 'nf4-dq', 'int8']", base),
         quantise_head=section.quantise_head,
         freeze=section.freeze,
         base_sharded=section.base_sharded is not False,
@@ -114,10 +123,17 @@ def _contradictions(section: FinetuneSection, strategy: str) -> list[Finding]:
     elif section.freeze != default.freeze:
         text = f"method {method} freezes everything but its adapters"
         findings.append(Finding(text, f"{PATH}.freeze", _plain(section.freeze), "leave it out, or write method: freeze"))
-    if method == "qlora" and base == "bf16":
-        findings.append(Finding("qlora quantises its base", f"{PATH}.base", base, "write nf4 or nf4-dq, or method: lora"))
-    if method != "qlora" and base.startswith("nf4"):
-        findings.append(Finding(f"method {method} keeps its base in 16 or 32 bits", f"{PATH}.base", base, "write method: qlora"))
+    if method == "qlora" and base in ("bf16", INT8):
+        findings.append(Finding("qlora has its base in four bits", f"{PATH}.base", base, "write nf4 or nf4-dq, or method: lora"))
+    if (method != "qlora" and base.startswith("nf4")) or (method == "freeze" and base == INT8):
+        findings.append(
+            Finding(
+                f"method {method} keeps its base in {'8, 16' if method == 'lora' else '16'} or 32 bits",
+                f"{PATH}.base",
+                base,
+                "write method: qlora",
+            )
+        )
     if method == "lora" and section.quantise_head:
         findings.append(Finding("method lora quantises nothing", f"{PATH}.quantise_head", True, "write method: qlora"))
     if section.base_sharded is True and strategy not in SHARDED:
@@ -128,6 +144,20 @@ def _contradictions(section: FinetuneSection, strategy: str) -> list[Finding]:
             f"{strategy} has no flat parameters" if strategy not in FSDP else "unsharded frozen weights cannot be part of a flat parameter"
         )
         findings.append(Finding(text, f"{PATH}.flat_gradients", True, "use strategy fsdp with base_sharded: true, or leave it out"))
+    return findings
+
+
+def _eight_bits(section: FinetuneSection, precision: Precision, strategy: str) -> list[Finding]:
+    """What int8 weights do not go with: bitsandbytes multiplies what autocast or the weights make 16 bits wide, and not under ZeRO-3."""
+    if section.base != INT8 or section.method != "lora":
+        return []
+    path, findings = f"{PATH}.base", []
+    if precision.narrow or precision.matmul not in ("fp16", "bf16"):
+        text = f"bitsandbytes casts 16-bit inputs to int8, and products are in {'fp8' if precision.narrow else precision.matmul}"
+        findings.append(Finding(text, path, INT8, "use training.precision bf16, amp-bf16, fp16 or amp-fp16"))
+    if strategy == "zero3" and section.base_sharded is not False:
+        text = "zero3 does not shard weights in int8 (Params8bitLt)"
+        findings.append(Finding(text, path, INT8, f"use fsdp, ddp, zero1 or zero2, or {PATH}.base_sharded: false"))
     return findings
 
 
@@ -142,5 +172,5 @@ def sum_suffix(recipe: Finetune | None, precision: Precision) -> str:
     rest = 2 if recipe.base else precision.parameters
     if not recipe.quantised:
         return f" trained, {rest} B frozen"
-    bits = {"nf4": 4.5, "nf4-dq": 4.126953125}[recipe.base]
+    bits = {"nf4": 4.5, "nf4-dq": 4.126953125, "int8": 8.0}[recipe.base]
     return f" trained, {rest} B frozen ({recipe.base} linear layers {bits / 8:.4f} B)"

@@ -13,6 +13,7 @@ from parsim.model.loss import Loss
 from parsim.model.mixture import Router
 from parsim.model.model import Model, Operator, Workload
 from parsim.parallel.settings import Optimizer, Precision
+from parsim.scenario.finetune import FinetuneSection
 from parsim.scenario.machine import SoftwareSection
 from parsim.scenario.precision import HALF_SIBLING, PRESETS
 from parsim.scenario.software import Assumption, Profile
@@ -79,6 +80,15 @@ def precision_findings(precision: Precision, devices: Sequence[Device]) -> list[
         message = f"{device.name} has no {precision.matmul}: {reason}"
         return [Finding(message, "training.precision", precision.name, f"use precision: {best}" if best else "")]
     return []
+
+
+def frozen_findings(section: FinetuneSection | None, devices: Sequence[Device]) -> list[Finding]:
+    """A finding for a device without the products of frozen weights in eight bits."""
+    lacking = next((device for device in devices if not can_multiply(device, "int8")), None)
+    if section is None or section.base != "int8" or lacking is None:
+        return []
+    text = f"{lacking.name} has no int8: {_GENERATION['int8']}"
+    return [Finding(text, "training.finetune.base", "int8", "use bf16, or nf4 with method: qlora")]
 
 
 def muon_findings(section: OptimizerSection, devices: Sequence[Device]) -> list[Finding]:

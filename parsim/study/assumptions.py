@@ -26,7 +26,7 @@ CHOICES = {
     "gradient_reduction": ("no_sync", "every"),
     "kernel_fusion": ("eager", "fused", "compiled"),
     "gradient_accumulation_fusion": ("true", "false"),
-    "finetune_base": ("bf16", "nf4", "nf4-dq"),
+    "finetune_base": ("bf16", "nf4", "nf4-dq", "int8"),
     "context_memory": ("0.3 GiB", "1.8 GiB"),
     "communicator_memory": ("0.1 GiB", "1.5 GiB"),
     "workspace_memory": ("0 B", "64 MiB"),

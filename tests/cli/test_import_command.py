@@ -53,7 +53,7 @@ def test_holes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     out = tmp_path / "open.yaml"
     code, said, err = run("import", str(DATA / "ds_z2.json"), "--out", str(out), capsys=capsys)
     assert code == 0
-    assert said == f"Wrote {out}. Fill in model, cluster.topology, training.sequence_length, then: parsim run {out}\n"
+    assert said == f"Wrote {out}. Fill in model, cluster.topology, cluster.nodes, training.sequence_length, then: parsim run {out}\n"
     assert "warning: cluster.topology  is left to fill in; a name of `parsim list topologies`" in err
     code, _, err = run("run", str(out), capsys=capsys)
     assert code == 2

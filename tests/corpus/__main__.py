@@ -3,7 +3,7 @@
 python tests/corpus                                # the samples
 python tests/corpus FOLDER                         # the half `develop` too, whose texts lie in FOLDER, and which settings are ignored
 python tests/corpus FOLDER --half held             # totals of the half that judges; none of its files is named
-python tests/corpus [FOLDER] --write               # bring expected.csv up to date; without FOLDER the rows of the corpus stay
+python tests/corpus [FOLDER] --write               # bring expected.csv up to date; rows of files whose texts are not there stay
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from corpus_files import EXPECTED, HALVES, Judged, corpus, samples
+from corpus_files import EXPECTED, HALVES, Judged, corpus, listed, samples
 from flag_changes import changes, outcome, quiet
 from verdicts import COLUMNS, HF_CONFIG, Verdict, judge
 
@@ -91,9 +91,10 @@ def expected() -> dict[str, list[str]]:
         return {row[0]: row for row in list(csv.reader(lines))[1:]}
 
 
-def write(verdicts: Iterable[Verdict], *, keep: bool) -> None:
-    """Bring expected.csv up to date; `keep` leaves the rows of the corpus, which were not judged."""
-    rows = {name: row for name, row in (expected() if EXPECTED.exists() and keep else {}).items() if not name.startswith("samples/")}
+def write(verdicts: Iterable[Verdict]) -> None:
+    """Bring expected.csv up to date; rows of listed files that were not judged stay."""
+    known = {row["file"] for row in listed()}
+    rows = {name: row for name, row in (expected() if EXPECTED.exists() else {}).items() if name in known}
     rows |= {verdict.file: verdict.row() for verdict in verdicts}
     with EXPECTED.open("w", encoding="utf-8", newline="") as lines:
         writer = csv.writer(lines, lineterminator="\n")
@@ -104,7 +105,10 @@ def write(verdicts: Iterable[Verdict], *, keep: bool) -> None:
 def main() -> int:
     given = arguments()
     own = [judge(judged.path, judged.kind, judged.name)[0] for judged in samples()] if given.half != "held" else []
-    files = list(corpus(given.folder, given.half)) if given.folder is not None else []
+    all_files = list(corpus(given.folder, given.half)) if given.folder is not None else []
+    files = [judged for judged in all_files if judged.path.exists()]
+    if len(files) < len(all_files):
+        print(f"{len(all_files) - len(files)} of the {len(all_files)} files of this half are not in {given.folder}: they are not judged\n")
     verdicts = [judge(judged.path, judged.kind, judged.name)[0] for judged in files]
     if own:
         print(f"samples\n{summary(own)}")
@@ -115,7 +119,7 @@ def main() -> int:
         if given.half != "held":
             print("\n".join(lines), "\n\nwhy not\n" + reasons(verdicts), sep="\n")
     if given.write:
-        write([*own, *verdicts], keep=given.folder is None)
+        write([*own, *verdicts])
         print(f"\nwrote {EXPECTED}")
     return int(any(verdict.verdict == "traceback" for verdict in (*own, *verdicts)))
 

@@ -10,6 +10,7 @@ from typing import Any
 from parsim.errors import InputError
 from parsim.interop.formats import import_config
 from parsim.interop.import_draft import Fate, Given, ImportedScenario
+from parsim.interop.keys import Key
 
 WATCHED = (
     "model.layers",
@@ -105,14 +106,23 @@ _SAID_ELSEWHERE = ("given again", "it is one micro-batch", "Megatron's options s
 """how the reason of a size begins that another key says (of what contradicts it, a file is refused)"""
 
 
+_OF_CHECKPOINTS = "exp_manager."
+"""what NeMo calls its checkpoints by"""
+
+
 def quiet(imported: ImportedScenario) -> list[str]:
     """Sizes of more than one that are said to have no effect, and were not merely given again further down."""
     return [
         f"{fate.key.written} {fate.key.value}: {fate.why}"
         for fate in imported.fates
-        if fate.kind == "no effect" and fate.key.name.rpartition(".")[2] in SIZES and re.fullmatch(r"\d+", str(fate.key.value))
-        and int(fate.key.value) > 1 and not fate.why.startswith(_SAID_ELSEWHERE)
-    ]  # fmt: skip
+        if fate.kind == "no effect" and _is_size(fate.key) and not fate.why.startswith(_SAID_ELSEWHERE)
+    ]
+
+
+def _is_size(key: Key) -> bool:
+    """A number of more than one under a name of `SIZES`."""
+    named = key.name.rpartition(".")[2] in SIZES and not key.name.startswith(_OF_CHECKPOINTS)
+    return named and re.fullmatch(r"\d+", str(key.value)) is not None and int(key.value) > 1
 
 
 def outcome(change: Change, file: str, before: Mapping[str, Any]) -> str:

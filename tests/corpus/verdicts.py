@@ -44,9 +44,11 @@ ANSWERS = {
     "training.micro_batch": 1,
     "training.gradient_accumulation": 1,
     "training.precision": "bf16",
+    "training.images": 1,
     "training.objective": "dpo",
     "training.finetune.base": "bf16",
     "parallel.data.strategy": "zero1",
+    "parallel.data.outer.size": 2,
     "training.global_batch": 256,
     "training.recompute": "none",
     "training.dropout": 0.0,
@@ -157,6 +159,8 @@ def answered(imported: ImportedScenario) -> dict[str, Any]:
     ranks = 1
     for axis in ("tensor", "pipeline", "context", "expert"):
         ranks *= _size(parallel, axis)
+    if "cluster.nodes" in imported.to_fill and "gpus" in cluster:
+        cluster["nodes"] = ceil(cluster["gpus"] / GPUS_PER_NODE)  # what --on would have said
     if not {"nodes", "gpus"} & set(cluster) and ranks > GPUS_PER_NODE:
         cluster["nodes"] = ceil(ranks / GPUS_PER_NODE)
     return tree

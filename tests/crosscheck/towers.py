@@ -107,6 +107,17 @@ VISION_LANGUAGE: dict[str, tuple[str, dict[str, Any], int]] = {
         },
         4,
     ),
+    "internvl of 6B": (
+        "InternVL",
+        {
+            "text_config": {**_QWEN_TEXT, "model_type": "qwen2", "rope_parameters": None},
+            "vision_config": {
+                **_VISION, "image_size": [32, 32], "patch_size": [8, 8], "use_qk_norm": True, "norm_type": "rms_norm",
+                "attention_bias": False,
+            },
+        },
+        4,
+    ),
     "llama4": (
         "Llama4",
         {

@@ -66,6 +66,7 @@ def test_bits_per_parameter():
     assert stored_bytes(4096 * 4096, "nf4-dq") * 8 == 4.126953125 * 4096 * 4096
     assert stored_bytes(1, "nf4") == 1 + 4
     assert stored_bytes(65, "nf4-dq") == 33 + 2 + 4
+    assert stored_bytes(96 * 64, "int8", scales=96) == 96 * 64 + 4 * 96
 
 
 def test_llama_7b_in_four_bits():
@@ -129,6 +130,29 @@ def test_a_quantised_product_writes_its_weight_out_both_ways(storage):
     assert forward in work.backward_input
     assert work.forward_temporary - plain.forward_temporary == 2 * IN * OUT
     assert [(s.tensor, s.bytes) for s in work.saves] == [("x", 2 * T * IN)]  # MatMul4Bit keeps its input
+
+
+@pytest.mark.parametrize(("dtype", "cast"), [("bf16", 4), ("fp16", 0)])
+def test_a_product_in_eight_bits_casts_its_input_and_its_result(dtype, cast):
+    """Forward 9 + 3 B per element of the input and 6 + 2 of the output, and both to fp16 and back; backward 1 + 2 + 2 + 2 of the weight."""
+    at = Workload(batch=1, sequence=T, dtype=dtype)
+    plain, work = linear().work(at), linear(storage="int8").work(at)
+    before, product, behind = work.forward
+    assert (before.bytes, behind.bytes) == ((12 + cast) * T * IN, (8 + cast) * T * OUT)
+    assert (before.launches, behind.launches) == ((6, 2) if cast else (5, 1))
+    assert (product.m, product.n, product.k, product.dtype, product.element) == (T, OUT, IN, "int8", 1)
+    back, after = work.backward_input
+    assert (back.bytes, back.launches, (after,)) == (7 * IN * OUT, 2, plain.backward_input)
+    assert [(s.tensor, s.bytes) for s in work.saves] == [("x", 2 * T * IN)]  # MatMul8bitLt keeps its input
+    held = T * max((6 if cast else 4) * IN, IN + (6 if cast else 4) * OUT)  # fp16, |a|, mask and rows; then rows, integers and fp16
+    assert work.forward_temporary - plain.forward_temporary == held
+    assert work.backward_temporary - plain.backward_temporary == 2 * IN * OUT
+
+
+def test_every_weight_in_eight_bits_casts_the_input_for_itself():
+    pair = FrozenLinear("l", ("x",), "y", IN, (OUT, IN), bias=False, storage="int8", parameter_names=("a", "b")).work(AT)
+    assert [(k.n, k.dtype) for k in pair.forward if isinstance(k, Gemm)] == [(OUT, "int8"), (IN, "int8")]
+    assert sum(k.bytes for k in pair.forward if isinstance(k, Memory)) == T * (2 * 16 * IN + 12 * (OUT + IN))
 
 
 def test_a_frozen_norm_does_not_keep_the_normalised_tensor():

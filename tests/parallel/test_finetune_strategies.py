@@ -36,6 +36,8 @@ QLORA = Finetune("qlora", rank=8, base="nf4-dq")
     [
         (Finetune(rank=16), 14_116_462_592),  # 2 P + 16 x 39,976,960 = 13.1470 GiB
         (Finetune("qlora", rank=16, base="nf4-dq"), 4_505_223_168),  # 4.126953125 bit on linear layers, 2 B else: 4.1958 GiB
+        # a byte for each of 6,476,005,376, 4 for each of their 32 x (5 x 4096 + 2 x 11008) rows, 2 B else: 7.1208 GiB
+        (Finetune(rank=16, base="int8"), 6_476_005_376 + 4 * 32 * (5 * 4096 + 2 * 11008) + 2 * 262_410_240 + 16 * 39_976_960),
     ],
 )
 def test_states_of_llama_7b(recipe, states):
@@ -46,7 +48,7 @@ def test_states_of_llama_7b(recipe, states):
     precision = plan.training.precision
     stored = sum(weight_bytes(w, plan.training) for w in weights)
     assert stored + trained * (precision.gradients + precision.master + 8) == states
-    assert round(states / 2**30, 4) == {14_116_462_592: 13.1470, 4_505_223_168: 4.1958}[states]
+    assert round(states / 2**30, 4) == {14_116_462_592: 13.1470, 4_505_223_168: 4.1958, 7_645_896_704: 7.1208}[states]
 
 
 def test_the_rest_in_sixteen_bits_beside_fp32_adapters():

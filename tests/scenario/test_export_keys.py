@@ -37,7 +37,10 @@ PIPELINE = (
 INTERLEAVED = ("parallel.pipeline.schedule=interleaved", "parallel.pipeline.virtual_stages=2")
 LONG = ("training.examples=100000", "training.epochs=2")
 OFFLOAD = ("training.offload={parameters: cpu, gradients: cpu, optimizer: cpu}",)
-QLORA = "method: qlora, rank: 8, targets: [q, v], dropout: 0.1, train_embeddings: true, base: nf4, quantise_head: true, base_sharded: false"
+QLORA = (
+    "method: qlora, rank: 8, targets: [q, v], dropout: 0.1, train_embeddings: true, "
+    "base: nf4, tower: false, quantise_head: true, base_sharded: false"
+)
 TUNED = (f"training.finetune={{{QLORA}}}",)
 MIXTURE: dict[str, Any] = {**GPT, "model": "mixtral-8x7b", "parallel": {"data": {"strategy": "zero1"}}}
 WITH_SHARED = {**MIXTURE, "model": "qwen2-57b-a14b"}

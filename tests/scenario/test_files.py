@@ -154,7 +154,7 @@ def test_own_files_are_found_beside_the_file_that_names_them(tmp_path: Path, mon
             for name in (
                 "nothing-like-it-at-all",
                 "meta-llama/Llama-2-14b-hf",
-                "Qwen/Qwen2.5-VL-7B-Instruct",
+                "Qwen/Qwen2.5-Omni-7B",
                 "tiiuae/Falcon-H1-7B-Base",
                 "microsoft/phi-4",
                 "google/gemma-3-4b-qat",

@@ -36,17 +36,26 @@ def test_contradictions_are_found_all_at_once():
         ("targets", "method freeze has no adapters"),
         ("base", "method freeze keeps its base in 16 or 32 bits"),
     ]
-    assert problems({"method": "qlora", "base": "bf16"}) == [("base", "qlora quantises its base")]
+    assert problems({"method": "qlora", "base": "bf16"}) == [("base", "qlora has its base in four bits")]
     assert problems({"method": "lora", "base": "nf4", "freeze": {"layers": 2}, "quantise_head": True}) == [
         ("freeze", "method lora freezes everything but its adapters"),
-        ("base", "method lora keeps its base in 16 or 32 bits"),
+        ("base", "method lora keeps its base in 8, 16 or 32 bits"),
         ("quantise_head", "method lora quantises nothing"),
     ]
+    assert problems({"method": "qlora", "base": "int8"}) == [("base", "qlora has its base in four bits")]
+    assert problems({"base": "int8"}, "zero3") == [("base", "zero3 does not shard weights in int8 (Params8bitLt)")]
+    assert problems({"base": "int8"}, precision="fp32") == [("base", "bitsandbytes casts 16-bit inputs to int8, and products are in fp32")]
     assert problems({"base_sharded": True}) == [("base_sharded", "ddp keeps whole weights on every rank")]
     assert problems({"flat_gradients": True}, "zero3") == [("flat_gradients", "zero3 has no flat parameters")]
     assert problems({"flat_gradients": True, "base_sharded": False}, "fsdp") == [
         ("flat_gradients", "unsharded frozen weights cannot be part of a flat parameter")
     ]
+
+
+def test_a_gpu_without_int8_has_no_weights_in_it():
+    old = {**tree({"base": "int8"}, precision="amp-fp16"), "cluster": "4x v100-32gb"}
+    with pytest.raises(InputError, match=r"V100 .* has no int8: its file states no int8 peak"):
+        build(load(old))
 
 
 def test_unknown_targets_name_the_known_ones():
@@ -91,6 +100,7 @@ def test_bytes_per_parameter_tell_both_kinds():
     assert words({"method": "lora"}) == "2+2+4+8 = 16 B/parameter trained, 2 B frozen"
     assert words({"method": "qlora"}) == "2+2+4+8 = 16 B/parameter trained, 2 B frozen (nf4-dq linear layers 0.5159 B)"
     assert words({"method": "qlora", "base": "nf4"}).endswith("(nf4 linear layers 0.5625 B)")
+    assert words({"method": "lora", "base": "int8"}).endswith("(int8 linear layers 1.0000 B)")
     assert words({"method": "lora"}, precision="fp32") == "4+4+8 = 16 B/parameter trained, 4 B frozen"
     assert words({"method": "lora"}, precision="amp-bf16") == "4+4+8 = 16 B/parameter (+2 cached) trained, 2 B frozen"
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from training_samples import values
 
 from parsim.errors import ScenarioError
 from parsim.interop.formats import import_config
@@ -66,6 +68,32 @@ def test_shards_and_copies(text: str, nodes: int | None, data: tuple[str, Any], 
 
 
 def test_the_types_of_a_deepspeed_file_that_is_not_there_are_asked_for() -> None:
-    imported = read("deepspeed: deepspeed_configs/zero3_bf16.json\n")
+    imported = read("deepspeed: mine/zero3_bf16.json\n")
     assert set(imported.to_fill) == {"parallel.data.strategy", "training.precision"}
     assert "bf16, unless DeepSpeed's file says otherwise" in imported.yaml
+
+
+def test_a_deepspeed_file_that_the_tool_ships_is_known_and_said() -> None:
+    imported = read("deepspeed: ./axolotl/deepspeed_configs/zero3_bf16_cpuoffload_all.json\n")
+    found = values(imported)
+    assert (found["parallel.data.strategy"], found["training.precision"], found["training.offload.parameters"]) == ("zero3", "bf16", "cpu")
+    assert not imported.to_fill
+    assert "is not there: it is taken as axolotl-ai-cloud/axolotl of July 2026 ships it" in imported.yaml
+
+
+def test_a_file_beside_counts_before_the_one_that_the_tool_ships(tmp_path: Path) -> None:
+    (tmp_path / "deepspeed_configs").mkdir()
+    (tmp_path / "deepspeed_configs" / "zero3.json").write_text('{"zero_optimization": {"stage": 1}}', encoding="utf-8")
+    text = BASE + "deepspeed: deepspeed_configs/zero3.json\n"
+    found = import_config(text, str(tmp_path / "job.yml"), Given(on="8x h100-sxm"))
+    assert values(found)["parallel.data.strategy"] == "zero1"
+    assert "ships it" not in found.yaml
+
+
+@pytest.mark.parametrize(("stage", "offload", "strategy"), [("0", "", "ddp"), ("2", "_offload", "zero2"), ("3", "_offload", "zero3")])
+def test_llama_factory_ships_files_of_its_own(stage: str, offload: str, strategy: str) -> None:
+    text = "model_name_or_path: Qwen/Qwen3-4B\nstage: sft\nfinetuning_type: full\ncutoff_len: 1024\ntemplate: qwen3\nbf16: true\n"
+    named = f"deepspeed: examples/deepspeed/ds_z{stage}{offload}_config.json\nper_device_train_batch_size: 1\n"
+    found = values(import_config(text + named, "job.yml", Given(on="8x h100-sxm")))
+    assert (found["parallel.data.strategy"], found["training.precision"]) == (strategy, "bf16")
+    assert found.get("training.offload.optimizer") == ("cpu" if offload else None)

@@ -11,6 +11,8 @@ import pytest
 from training_samples import from_text, values
 
 from parsim.errors import ScenarioError
+from parsim.scenario import load
+from parsim.scenario.build import build
 
 OPTIONS = (
     "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024 "
@@ -101,9 +103,15 @@ def test_a_number_of_nodes_that_cannot_be_known_is_asked_for(line: str) -> None:
     assert values(from_text(text, on="dgx-a100-80gb", variables={"N": "4"}))["cluster.gpus"] == 32
 
 
-def test_machines_of_a_host_file_are_asked_for() -> None:
-    text = f"NUM_GPUS=64\ndeepspeed pretrain_gpt.py {OPTIONS} --deepspeed"
-    assert "cluster.nodes" in from_text(text, on="dgx-a100-80gb").to_fill
+def test_gpus_that_a_script_counts_are_as_many_machines_as_they_need() -> None:
+    text = f"NUM_GPUS=64\ndeepspeed pretrain_gpt.py {OPTIONS} --deepspeed --zero-stage 1"
+    asked = from_text(text)
+    assert asked.to_fill == ("cluster.topology", "cluster.nodes")  # which machine it is says both
+    assert (asked.questions, asked.tree["cluster"]["gpus"]) == (1, 64)
+    found = values(from_text(text, on="dgx-a100-80gb"))
+    assert (found["cluster.nodes"], found["cluster.gpus"]) == (8, 64)
+    boxes = from_text(text, on="4x a100-80gb")
+    assert (values(boxes)["cluster.nodes"], boxes.to_fill) == (16, ("cluster.fabric.link",))
     assert "the script counts 64 GPUs" in from_text(text, on="dgx-a100-80gb").yaml
     assert values(from_text(text, on="dgx-a100-80gb", nodes=8))["cluster.nodes"] == 8
 
@@ -194,3 +202,23 @@ def test_one_changed_flag_is_followed_or_refused(old: str, new: str, expected: d
     assert expected
     assert expected.items() <= after.items()
     assert after != before
+
+
+@pytest.mark.parametrize(
+    ("options", "off"),
+    [
+        (
+            "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
+            {"parallel.data.overlap_reduce", "parallel.data.overlap_gather"},
+        ),
+        ("--pipeline-model-parallel-size 2", {"parallel.data.overlap_reduce", "parallel.pipeline.overlap_sends"}),
+        ("--tensor-model-parallel-size 2", {"parallel.data.overlap_reduce", "parallel.tensor.overlap"}),
+    ],
+)
+def test_nothing_overlaps_where_the_host_waits_for_every_kernel(options: str, off: set[str]) -> None:
+    text = f"export CUDA_LAUNCH_BLOCKING=1\ntorchrun --nproc_per_node 8 pretrain_gpt.py {OPTIONS} {options}"
+    imported = from_text(text, on="dgx-a100-80gb")
+    found = values(imported)
+    assert found["software.host.blocking"] is True
+    assert {path for path, value in found.items() if "overlap" in path and value in (False, "none")} == off
+    build(load(imported.tree))

@@ -155,6 +155,19 @@ def test_a_template_beside_the_script(tmp_path: Path) -> None:
     assert values(found)["parallel.data.strategy"] == "zero2"
 
 
+def test_what_a_script_writes_into_a_template_that_is_not_there() -> None:
+    parts = ("s/CONFIG_BATCH_SIZE/$GLOBAL/", "s/CONFIG_MBSIZE/$MICRO/", "s/ZERO_STAGE/2/", "s/CONFIG_FP16_ENABLED/true/", "s/MINE/7/")
+    filters = " | ".join(f'sed "{part}"' for part in parts[1:])
+    text = f'{SCRIPT.partition("cat <<EOT")[0]}sed "{parts[0]}" ds_config_gpt_TEMPLATE.json | {filters} > $config\n'
+    imported = from_text(text + SCRIPT.rpartition("EOT\n")[2].replace("--zero-stage $ZERO_STAGE", ""), on="dgx-a100-80gb")
+    assert values(imported)["parallel.data.strategy"] == "zero2"
+    assert not imported.to_fill
+    assert "what the script writes into it is read, nothing else of it" in "\n".join(map(str, imported.warnings))
+    other = text.replace("CONFIG_MBSIZE/$MICRO", "CONFIG_MBSIZE/7") + SCRIPT.rpartition("EOT\n")[2]
+    with pytest.raises(ScenarioError, match="contradict each other"):
+        from_text(other, on="dgx-a100-80gb")
+
+
 def test_a_script_of_the_one_is_not_read_as_the_other() -> None:
     with pytest.raises(ScenarioError, match="option of Megatron-DeepSpeed, which is another tool"):
         from_text(SCRIPT, "megatron")

@@ -123,9 +123,10 @@ def test_generated_answers_and_other_references_are_refused(text: str) -> None:
         imported(text)
 
 
-def test_a_base_in_eight_bits_is_asked_for() -> None:
+def test_a_base_in_eight_bits_is_bitsandbytes() -> None:
     for text in (f"{FACTORY}stage: sft\nfinetuning_type: lora\nquantization_bit: 8\n", f"{TRL}use_peft: true\nload_in_8bit: true\n"):
-        assert imported(text).to_fill == ("training.finetune.base",)
+        assert not imported(text).to_fill
+        assert imported(text).tree["training"]["finetune"]["base"] == "int8"
 
 
 DEEPSPEED = '{"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto", "bf16": {"enabled": "auto"}, %s}'

@@ -197,10 +197,10 @@ def test_what_is_no_such_job_is_refused_by_its_key(sample: str, key: str, value:
     assert said in str(error.value)
 
 
-def test_a_lora_job_with_eight_bits_is_no_full_training_and_asks_how_its_weights_are_stored() -> None:
+def test_a_lora_job_with_eight_bits_is_no_full_training() -> None:
     text = changed(AXOLOTL, "adapter", "lora").replace("load_in_4bit: true", "load_in_8bit: true")
     found = values(from_text(text, on="1x rtx-4090"))
-    assert (found["training.finetune.method"], found[BASE], found["training.precision"]) == ("lora", "FILL-IN", "amp-bf16")
+    assert (found["training.finetune.method"], found[BASE], found["training.precision"]) == ("lora", "int8", "amp-bf16")
 
 
 @pytest.mark.parametrize(("on", "precision"), [("8x v100-32gb", "amp-fp16"), ("1x t4-16gb", "amp-fp16"), ("dgx-a100-80gb", "amp-bf16")])
@@ -356,3 +356,134 @@ def test_chunks_of_llama_4_are_those_of_its_flavour() -> None:
     plain, chunked = llama4("17bx16e"), llama4("17bx16e_irope")
     assert {plain.kind(layer).chunk for layer in range(48)} == {0}
     assert [chunked.kind(layer).chunk for layer in range(48)].count(8192) == 36
+
+
+DILOCO = """[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 2
+seq_len = 4096
+[parallelism]
+data_parallel_shard_degree = 4
+[fault_tolerance]
+enable = true
+semi_sync_method = "diloco"
+sync_steps = 20
+num_fragments = 2
+fragment_sync_delay = 3
+should_quantize = true
+process_group = "nccl"
+"""
+
+
+def test_jobs_of_torchtitan_that_step_alone_are_groups_of_an_outer_loop() -> None:
+    asked = from_text(DILOCO, on="hgx-h100")
+    assert asked.to_fill == ("parallel.data.outer.size",)
+    found = values(from_text(DILOCO + "group_size = 2\n", on="hgx-h100"))
+    outer = {key.rpartition(".")[2]: value for key, value in found.items() if ".outer." in key}
+    assert outer == {"size": 2, "local_steps": 20, "fragments": 2, "overlap_steps": 3, "dtype": "int8"}
+    assert (found["cluster.gpus"], found["training.gradient_accumulation"]) == (8, 1)
+    batch = DILOCO.replace("seq_len", "global_batch_size = 16\nseq_len")
+    assert values(from_text(batch + "group_size = 2\n", on="hgx-h100"))["training.global_batch"] == 32
+    alone = values(from_text(DILOCO + "group_size = 1\n", on="hgx-h100"))
+    assert not any(".outer." in key for key in alone)
+
+
+def test_weights_that_jobs_of_torchtitan_average_are_refused() -> None:
+    with pytest.raises(ScenarioError, match="without an outer optimizer"):
+        from_text(DILOCO.replace("diloco", "local_sgd"), on="hgx-h100")
+
+
+T5_STACK = """num_layers: 4
+    hidden_size: 512
+    ffn_hidden_size: 1024
+    num_attention_heads: 8
+    hidden_dropout: 0.1
+    activation: geglu
+    arch: transformer
+    activations_checkpoint_granularity: full
+    activations_checkpoint_method: block
+    activations_checkpoint_num_layers: 0
+"""
+NEMO_T5 = f"""trainer: {{num_nodes: 1, devices: 8, precision: bf16, max_steps: 10}}
+model:
+  micro_batch_size: 8
+  global_batch_size: 64
+  tensor_model_parallel_size: 1
+  pipeline_model_parallel_size: 1
+  pipeline_model_parallel_split_rank: ${{divide_floor:${{.pipeline_model_parallel_size}}, 2}}
+  megatron_amp_O2: true
+  seq_length: ${{multiply:${{training.model.micro_batch_size}}, 64}}
+  max_position_embeddings: ${{.seq_length}}
+  encoder:
+    {T5_STACK}  decoder:
+    {T5_STACK}  share_token_embeddings: true
+  optim: {{name: distributed_fused_adam}}
+  data: {{seq_length: 512, seq_length_dec: 128}}
+"""
+
+
+def test_stacks_of_nemo_are_one_t5() -> None:
+    found = values(from_text(NEMO_T5, on="dgx-a100-80gb", vocabulary=29184))
+    wanted = {
+        "model.family": "t5", "model.encoder.layers": 4, "model.layers": 4, "model.mlp": 1024, "model.gated": True,
+        "training.sequence_length": 512, "training.target_sequence_length": 128, "model.maximum_sequence": 512,
+    }  # fmt: skip
+    assert wanted.items() <= found.items()
+    assert "training.recompute" not in found
+    deeper = NEMO_T5.replace("decoder:\n    num_layers: 4", "decoder:\n    num_layers: 6")
+    assert values(from_text(deeper, on="dgx-a100-80gb", vocabulary=29184))["model.layers"] == 6
+    head, tail = NEMO_T5.split("  decoder:")
+    for key, wrong in (("hidden_size: 512", "hidden_size: 256"), ("arch: transformer", "arch: perceiver")):
+        with pytest.raises(ScenarioError, match=r"not supported yet: (a decoder whose hidden_size|an encoder-decoder with perceiver)"):
+            from_text(f"{head}  decoder:{tail.replace(key, wrong)}", on="dgx-a100-80gb", vocabulary=29184)
+
+
+@pytest.mark.parametrize(
+    "loop", ["${.seq_length}", "${model.data.seq_length}", "${multiply:${.seq_length}, 2}", "${unknown:1}", "${divide_floor:4, 0}"]
+)
+def test_interpolations_that_lead_nowhere_are_open(loop: str) -> None:
+    text = NEMO_T5.replace("${multiply:${training.model.micro_batch_size}, 64}", loop).replace(
+        "data: {seq_length: 512", "data: {seq_length: '${model.seq_length}'"
+    )
+    with pytest.raises(ScenarioError, match=r"is open: parsim follows references, multiply and divide"):
+        from_text(text, on="dgx-a100-80gb", vocabulary=29184)
+
+
+NO_LAYERS = "".join(f"  activations_checkpoint_{word}\n" for word in ("granularity: full", "method: block", "num_layers: 0"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key", "value"),
+    [
+        ("max_steps: 1000", "max_steps: -1", "training.tokens", None),
+        ("  optim:", "  activation: fast-geglu\n  optim:", "model.gated", True),
+        ("  optim:", f"{NO_LAYERS}  optim:", "training.recompute", None),
+        ("${model.encoder_seq_length}", "${fine_tuning.model.encoder_seq_length}", "model.maximum_sequence", 4096),
+    ],
+)  # fmt: skip
+def test_what_nemo_means_by_nothing(old: str, new: str, key: str, value: Any) -> None:
+    text = (DATA / NEMO).read_text(encoding="utf-8")
+    changed_text = re.sub(r"\n  (activation|activations_checkpoint_\w+): .*", "", text) if old == "  optim:" else text
+    assert old in changed_text
+    assert values(from_text(changed_text.replace(old, new), on="dgx-a100-80gb", vocabulary=50257)).get(key) == value
+
+
+def test_layers_of_adapters_by_the_end_of_their_names() -> None:
+    text = "base_model: meta-llama/Llama-2-7b-hf\nsequence_len: 2048\nmicro_batch_size: 1\nadapter: lora\n"
+    named = text + "lora_target_modules: [self_attn.q_proj, mlp.down_proj, v_proj]\n"
+    assert values(from_text(named, on="1x rtx-4090"))["training.finetune.targets"] == ["q_proj", "down_proj", "v_proj"]
+
+
+def test_the_data_of_a_fine_tuning_say_batch_and_length() -> None:
+    """NeMo's model.data.train_ds counts before what the model's section says, and where that says nothing."""
+    text = (DATA / NEMO).read_text(encoding="utf-8")
+    data = "  data:\n    train_ds: {micro_batch_size: 2, global_batch_size: 64, max_seq_length: 2048}\n"
+    found = values(from_text(text.replace("  data:\n", data), on="dgx-a100-80gb", vocabulary=50257))
+    assert (found["training.micro_batch"], found["training.global_batch"], found["training.sequence_length"]) == (2, 64, 2048)
+    alone = re.sub(r"  (micro|global)_batch_size: .*\n", "", text.replace("  data:\n", data))
+    assert values(from_text(alone, on="dgx-a100-80gb", vocabulary=50257))["training.micro_batch"] == 2
+    same = data.replace("micro_batch_size: 2", "micro_batch_size: 1").replace("2048", "4096").replace("64", "128")
+    again = values(from_text(text.replace("  data:\n", same), on="dgx-a100-80gb", vocabulary=50257))
+    assert (again["training.micro_batch"], again["training.global_batch"], again["training.sequence_length"]) == (1, 128, 4096)

@@ -11,6 +11,7 @@ import pytest
 from parsim.errors import ScenarioError
 from parsim.interop.formats import import_config
 from parsim.interop.import_draft import Given, ImportedScenario
+from parsim.interop.peft import matched
 from parsim.scenario import load
 from parsim.scenario.build import build
 
@@ -62,6 +63,8 @@ def factory(model: str, text: str) -> ImportedScenario:
 )
 def test_what_is_frozen(llava: str, text: str, frozen: Any) -> None:
     imported = factory(llava, text)
+    assert imported.to_fill == ("training.images",)
+    imported.tree["training"]["images"] = 1
     finetune = imported.tree["training"].get("finetune")
     if frozen == "lora":
         assert finetune["method"] == "lora"
@@ -71,12 +74,55 @@ def test_what_is_frozen(llava: str, text: str, frozen: Any) -> None:
     assert trained == {"vision", "projector", "embedding", "layer", "head"} - set(frozen or ())
 
 
-@pytest.mark.parametrize(
-    "text", ["finetuning_type: lora\n", "finetuning_type: lora\nfreeze_vision_tower: true\n", "finetuning_type: freeze\n"]
-)
-def test_adapters_beside_a_frozen_tower_are_refused(llava: str, text: str) -> None:
-    with pytest.raises(ScenarioError, match=r"not supported yet: .* of the text model alone|adapters in the text model alone"):
+@pytest.mark.parametrize("text", ["finetuning_type: lora\n", "finetuning_type: lora\nfreeze_vision_tower: true\n"])
+def test_adapters_beside_a_frozen_tower_stand_in_the_text_alone(llava: str, text: str) -> None:
+    imported = factory(llava, text)
+    assert imported.tree["training"]["finetune"]["tower"] is False
+    imported.tree["training"]["images"] = 2
+    trained = {block.kind for block in build(load(imported.tree)).model.blocks if any(p.trainable for p in block.parameters())}
+    assert trained == {"layer"}
+
+
+@pytest.mark.parametrize("text", ["finetuning_type: freeze\n", "finetuning_type: lora\nfreeze_vision_tower: false\n"])
+def test_other_parts_beside_a_frozen_tower_are_refused(llava: str, text: str) -> None:
+    with pytest.raises(ScenarioError, match=r"not supported yet: .* of the (text )?model"):
         factory(llava, text)
+
+
+PATTERN = r"model.language_model.layers.[\d]+.(mlp|cross_attn|self_attn).(up|down|gate|q|k|v|o)_proj"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names", "tower"),
+    [
+        (PATTERN, "q k v o gate up down", False),
+        (r".*\.(q|v)_proj", "q v", True),
+        (r".*language_model.*self_attn\.(q|k)_proj$", "q k", False),
+        (r"^(?!.*(visual|vision)).*(o_proj|gate_proj).*", "o gate", False),
+        (r"model.language_model.layers.[\d]+.(_checkpoint_wrapped_module.)?(mlp|self_attn).(up|q)_proj", "q up", False),
+        (r".*\.layers\.(3|7|11)\.self_attn\.(q|k)_proj|.*\.mlp\.(gate|up)_proj", None, None),
+        (r"model.layers.[0-9].self_attn.q_proj", None, None),
+        (r".*experts.*", None, None),
+    ],
+)
+def test_a_pattern_of_layers_is_matched_as_peft_matches_it(pattern: str, names: str | None, tower: bool | None) -> None:
+    expected = None if names is None else ([f"{name}_proj" for name in names.split()], tower)
+    assert matched(pattern) == expected
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(a+)+b", "(.*)*x", ".*" * 4 + "q_proj", "model.layers.0.self_attn.q_proj(" + "(" * 20, "q_proj" * 100]
+)
+def test_patterns_that_could_take_for_ever_are_not_tried(pattern: str) -> None:
+    assert matched(pattern) is None
+
+
+def test_a_pattern_beside_a_model_of_images(llava: str) -> None:
+    text = f"base_model: {llava}\nsequence_len: 2048\nmicro_batch_size: 1\nadapter: lora\nlora_target_modules: '{PATTERN}'\n"
+    finetune = import_config(text, "job.yml", Given(on="8x h100-sxm")).tree["training"]["finetune"]
+    assert (finetune["targets"], finetune["tower"]) == ([f"{name}_proj" for name in ["q", "k", "v", "o", "gate", "up", "down"]], False)
+    with pytest.raises(ScenarioError, match="a pattern that names no linear layers"):
+        import_config(text.replace(PATTERN, ".*experts.*"), "job.yml", Given(on="8x h100-sxm"))
 
 
 def test_of_a_model_of_text_the_keys_say_nothing() -> None:
@@ -86,10 +132,10 @@ def test_of_a_model_of_text_the_keys_say_nothing() -> None:
 
 
 def test_of_a_model_that_nobody_knows_they_are_a_question() -> None:
-    imported = factory("Qwen/Qwen2.5-VL-7B-Instruct", "finetuning_type: full\nfreeze_vision_tower: true\n")
+    imported = factory("Qwen/Qwen2.5-Omni-7B", "finetuning_type: full\nfreeze_vision_tower: true\n")
     assert imported.to_fill == ("model", "training.finetune")
     assert "did you mean" not in imported.yaml
-    imported = factory("Qwen/Qwen2.5-VL-7B-Instruct", "finetuning_type: lora\nfreeze_vision_tower: true\n")
+    imported = factory("Qwen/Qwen2.5-Omni-7B", "finetuning_type: lora\nfreeze_vision_tower: true\n")
     assert next(fate.kind for fate in imported.fates if fate.key.name == "freeze_vision_tower") == "not modelled"
 
 

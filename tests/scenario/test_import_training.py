@@ -716,6 +716,36 @@ def test_a_file_of_accelerate(text: str, expected: dict[str, Any]) -> None:
     assert expected.items() <= values(from_text(text)).items()
 
 
+def test_as_many_processes_as_the_machine_has() -> None:
+    text = "distributed_type: FSDP\nnum_processes: gpu\nparallelism_config:\n  parallelism_config_tp_size: 2\n"
+    assert values(from_text(text))["parallel.tensor.size"] == 2
+
+
+def test_accelerators_of_other_makers_are_the_same_job_on_another_machine() -> None:
+    imported = from_text("distributed_type: MULTI_XPU\nnum_processes: 4\n")
+    assert values(imported)["parallel.data.strategy"] == "ddp"
+    assert "the processes run on Intel's XPUs, of which parsim ships no device" in imported.yaml
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus"),
+    [
+        ('{"train_batch_size": 256, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2}', 32),
+        ('{"train_batch_size": 1, "zero_optimization": {"stage": 3}}', 1),
+        ('{"train_batch_size": 256, "train_micro_batch_size_per_gpu": 4}', None),
+        ('{"train_batch_size": 250, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2}', None),
+        (
+            '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "pipeline": {}}',
+            None,
+        ),
+    ],
+)
+def test_a_batch_of_deepspeed_is_for_so_many_ranks(text: str, gpus: int | None) -> None:
+    """train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data-parallel ranks."""
+    assert values(from_text(text, "deepspeed")).get("cluster.gpus") == gpus
+    assert "cluster.gpus" not in values(from_text(text, "deepspeed", nodes=2, on="dgx-a100-80gb"))
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [

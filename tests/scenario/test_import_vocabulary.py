@@ -77,14 +77,15 @@ RUN = f"torchrun --nproc_per_node 8 {{}} {BASE} --bf16"
 @pytest.mark.parametrize(
     ("program", "options", "message"),
     [
-        ("pretrain_t5.py", "", "pretrain_t5 trains T5, an encoder-decoder, which is not supported yet"),
-        ("pretrain_gpt.py", "--encoder-num-layers 12 --decoder-num-layers 12", "option of an encoder-decoder"),
-        ("pretrain_gpt.py", "--decoder-seq-length 128", "option of an encoder-decoder"),
+        ("pretrain_bart.py", "", "pretrain_bart trains BART, an encoder-decoder, which is not supported yet"),
+        ("pretrain_t5.py", "--vocab-size 30000 --pipeline-model-parallel-size 2", "stages of an encoder and of a decoder"),
         ("pretrain_ict.py", "", "retrieval"),
         ("pretrain_retro.py", "", "RETRO"),
         ("pretrain_gpt.py", "--retro-add-retriever", "RETRO"),
         ("pretrain_vlm.py", "", "images and text"),
         ("examples/multimodal/train.py", "", "images and text"),
+        ("examples/multimodal/train.py", "--language-model-type nemotron6-moe --vision-model-type radio", "images and text"),
+        ("examples/multimodal/train.py", "--language-model-type mistral_7b --vision-model-type clip --vocab-size 32000", "the class token"),
         ("pretrain_vision_classify.py", "", "a vision model"),
         ("tools/generate_samples_gpt.py", "", "does not train"),
         ("pretrain_mamba.py", "", "read by their pattern"),
@@ -109,6 +110,73 @@ def test_bert_is_an_encoder() -> None:
     assert parameter_count(build(load(imported.tree)).model) == counted
     masked = values(from_text(f"{text} --bert-no-binary-head", on="dgx-a100-80gb"))
     assert (masked["model.task"], masked["model.token_types"]) == ("masked-lm", 0)
+
+
+def test_t5_is_two_stacks() -> None:
+    """Second way to count: two stacks of pre-norm layers with biases, of which the decoder's have attention to the encoder, too."""
+    sizes = "--encoder-num-layers 3 --decoder-num-layers 2 --hidden-size 768 --num-attention-heads 12 --ffn-hidden-size 3072"
+    lengths = "--encoder-seq-length 512 --decoder-seq-length 128 --max-position-embeddings 512 --micro-batch-size 4 --global-batch-size 32"
+    words = "--tokenizer-type BertWordPieceCase --vocab-extra-ids 100 --make-vocab-size-divisible-by 8"
+    imported = from_text(f"torchrun --nproc_per_node 8 pretrain_t5.py {sizes} {lengths} {words} --bf16", on="dgx-a100-80gb")
+    found = values(imported)
+    assert (found["training.sequence_length"], found["training.target_sequence_length"], found["model.vocabulary"]) == (512, 128, 29096)
+    h, f, rows = 768, 3072, 29096
+    attention, mlp, norm = 4 * h * h + 4 * h, 2 * h * f + f + h, 2 * h
+    stacks = 3 * (attention + mlp + 2 * norm) + 2 * (2 * attention + mlp + 3 * norm) + 2 * norm
+    tables = rows * h + 2 * 512 * h  # Megatron-LM has one table of positions: this is said
+    assert parameter_count(build(load(imported.tree)).model) == stacks + tables + rows
+    assert "both stacks read one table of positions there" in imported.yaml
+    relative = values(from_text(f"torchrun pretrain_t5.py {sizes} {lengths} {words} --position-embedding-type relative", on="1x a100-80gb"))
+    assert (relative["model.position"], relative["model.relative_buckets"]) == ("none", 32)
+
+
+IMAGES = "--img-h 448 --img-w 448 --patch-dim 14 --pixel-shuffle --disable-vision-class-token --seq-length 256 --decoder-seq-length 1024"
+QWEN = (
+    "--num-layers 28 --hidden-size 3584 --num-attention-heads 28 --group-query-attention --num-query-groups 4 --ffn-hidden-size 18944 "
+    "--normalization RMSNorm --position-embedding-type rope --max-position-embeddings 32768 --vocab-size 152064 --swiglu "
+    "--untie-embeddings-and-output-weights --tensor-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 64 --bf16"
+)
+PARTS = "--language-model-type qwen2.5_7B --vision-model-type internvit"
+
+
+def test_a_model_of_images_has_a_tower_and_a_projector() -> None:
+    """NVLM of Qwen 2.5 7B and InternViT 6B, whose 25 heads become 28 on four ranks: counted by hand beside the catalogue's text."""
+    text = f"torchrun --nproc_per_node 8 examples/multimodal/train.py {QWEN} {PARTS} {IMAGES}"
+    imported = from_text(f"{text} --freeze-ViT", on="dgx-a100-80gb")
+    assert imported.to_fill == ("training.images",)
+    found = values(imported)
+    assert (found["training.sequence_length"], found["training.finetune.freeze"]) == (1024, ["vision"])
+    imported.tree["training"]["images"] = 2
+    model = build(load(imported.tree)).model
+    h, wide, f = 3200, 28 * 128, 12800
+    layer = h * 3 * wide + wide * h + h + 2 * h * f + f + h + 4 * h + 2 * wide  # two norms and two scales of h, norms of q and k
+    tower = 45 * layer + 3 * 14 * 14 * h + h + h + 1025 * h
+    projector = 4 * h + 4 * h * 3584 + 3584 * 3584
+    qwen = 7_615_616_512
+    assert parameter_count(model) == qwen + tower + projector
+    assert {block.kind for block in model.blocks if any(p.trainable for p in block.parameters())} == {
+        "projector",
+        "embedding",
+        "layer",
+        "head",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "recompute"),
+    [
+        ("--recompute-granularity full --recompute-method block --recompute-num-layers 28 --recompute-vision", "full"),
+        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1 --recompute-vision", "full"),
+        ("--recompute-granularity full --recompute-method block --recompute-num-layers 14 --recompute-vision", None),
+    ],
+)
+def test_the_tower_is_recomputed_as_a_whole(options: str, recompute: str | None) -> None:
+    text = f"torchrun --nproc_per_node 8 examples/multimodal/train.py {QWEN} {PARTS} {IMAGES} {options}"
+    if recompute is None:
+        with pytest.raises(ScenarioError, match="some layers of the text recomputed, and all of its tower"):
+            from_text(text, on="dgx-a100-80gb")
+    else:
+        assert values(from_text(text, on="dgx-a100-80gb"))["training.recompute"] == recompute
 
 
 def test_a_hybrid_by_its_pattern() -> None:

@@ -200,9 +200,10 @@ LEAVES: dict[str, Leaf] = {
     "training.finetune.rank": leaf(8, training__finetune=LORA),
     "training.finetune.targets": leaf(["q", "v"], ["c_attn"], same={"all-linear": None}, training__finetune=LORA),
     "training.finetune.dropout": leaf(0.1, same={0.0: None}, training__finetune=LORA),
+    "training.finetune.tower": leaf(False, model="llava-1.5-7b", training={"finetune": LORA, "sequence_length": 1024}),
     "training.finetune.train_embeddings": leaf(True, training__finetune=LORA),
     "training.finetune.base": leaf(
-        "nf4", "nf4-dq", same={"auto": None, "bf16": None}, training={"finetune": LORA, "precision": "amp-bf16"}
+        "nf4", "nf4-dq", "int8", same={"auto": None, "bf16": None}, training={"finetune": LORA, "precision": "amp-bf16"}
     ),
     "training.finetune.quantise_head": leaf(True, training__finetune={"method": "qlora"}),
     "training.finetune.freeze": leaf(["embedding"], ["attention", "norms"], same={"backbone": None}, training__finetune=FREEZE),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
+from typing import Any
 
 from parsim.errors import InputError
 from parsim.interop.command import Invocation, Written
@@ -13,6 +16,16 @@ from parsim.interop.shell_outputs import substituted
 from parsim.scenario import files
 from parsim.scenario.files import read_text
 
+PLACEHOLDERS = {
+    "ZERO_STAGE": "zero_optimization.stage",
+    "CONFIG_BATCH_SIZE": "train_batch_size",
+    "CONFIG_MBSIZE": "train_micro_batch_size_per_gpu",
+    "CONFIG_FP16_ENABLED": "fp16.enabled",
+    "CONFIG_BF16_ENABLED": "bf16.enabled",
+}
+"""what scripts replace in the templates ds_config_gpt_*TEMPLATE.json of deepspeedai/Megatron-DeepSpeed, examples_deepspeed -> its key"""
+_REPLACED = re.compile(r"s/(\w+)/([\w.]+)/g?")
+
 
 def deepspeed_file(draft: ImportDraft, call: Invocation, key: Key | None) -> Source | None:
     """The keys of the file that `key` (``--deepspeed_config``) names; None where it cannot be had, which is said."""
@@ -21,6 +34,10 @@ def deepspeed_file(draft: ImportDraft, call: Invocation, key: Key | None) -> Sou
         return None
     written = call.files.get(key.value)
     text, file, line = _text(draft, key, written)
+    if text is None and written is not None and (text := _said_to_template(written)) is not None:
+        told = f"{written.template}, of which {key.value} is made, is not there: what the script writes into it is read, nothing else of it"
+        draft.remarks.append(key.finding(told, "put the template beside the script"))
+        file, line = draft.file, max(written.line, 1)
     if text is None:
         draft.remarks.append(key.finding(f"{key.value} is not there: what it says is taken from the options, or left to fill in",
                                          "put the file beside the script"))  # fmt: skip
@@ -49,3 +66,20 @@ def _text(draft: ImportDraft, key: Key, written: Written | None) -> tuple[str | 
     if written is not None and text is not None:
         text = substituted(text, written.replaced)
     return text, str(path), 1
+
+
+def _said_to_template(written: Written) -> str | None:
+    """The keys that the script's replacements say of a template that is not there; None where the stage is not among them."""
+    tree: dict[str, Any] = {}
+    said = {match[1]: match[2] for part in written.replaced if (match := _REPLACED.fullmatch(part.strip()))}
+    if "ZERO_STAGE" not in said:
+        return None
+    for word, value in said.items():
+        if word not in PLACEHOLDERS:
+            continue
+        *above, last = PLACEHOLDERS[word].split(".")
+        holder = tree
+        for part in above:
+            holder = holder.setdefault(part, {})
+        holder[last] = {"true": True, "false": False}.get(value, int(value) if value.isdigit() else value)
+    return json.dumps(tree)

@@ -11,8 +11,10 @@ from parsim.interop.export_draft import ExportDraft, Exported, ExportJob, commen
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import write_sequence_length
 from parsim.interop.keys import Source, key_table
+from parsim.interop.megatron.encoder_decoder import is_encoder_decoder, write_target
 from parsim.interop.megatron.megatron_deepspeed import MARKS as FORK_MARKS
 from parsim.interop.megatron.model import model_arguments, read_model
+from parsim.interop.megatron.multimodal import builds, is_multimodal, settle_recompute, write_multimodal
 from parsim.interop.megatron.other_models import refused_model
 from parsim.interop.megatron.parallel import OF_2021, data_arguments, mesh_arguments, pipeline_arguments, read_parallel
 from parsim.interop.megatron.training import read_training, training_arguments
@@ -31,9 +33,19 @@ def read_megatron(draft: ImportDraft, call: Invocation) -> None:
     refused_model(draft, call, source)
     tensor = draft.take(source, "parallel.tensor.size") or 1
     layers = read_model(draft, source, tensor, call)
+    long = source.of("training.sequence_length")
+    if is_multimodal(call) and builds(source) and draft.given.model is None:
+        long = write_multimodal(draft, source, tensor)
+    stacks = is_encoder_decoder(call, source) and draft.given.model is None
+    if stacks:
+        long = source.get("encoder_seq_length", "seq_length")
     write_launched(draft, launch, call.launcher, call.variables)
-    length = write_sequence_length(draft, source.of("training.sequence_length"))
+    length = write_sequence_length(draft, long)
+    if stacks:
+        write_target(draft, source)
     read_training(draft, source, length)
+    if "model.vision" in draft.lines:
+        settle_recompute(draft, layers)
     read_parallel(draft, source, layers)
     _read_software(draft, source)
     read_environment(draft, call.environment)

@@ -8,9 +8,11 @@ from parsim.interop.command import Invocation
 from parsim.interop.export_draft import ExportDraft
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Source
+from parsim.interop.megatron.encoder_decoder import is_encoder_decoder, write_encoder_decoder
 from parsim.interop.megatron.expert_layers import listed, read_expert_layers
 from parsim.interop.megatron.fork_model import read_fork
 from parsim.interop.megatron.linear_layers import SPARSE, foreign_mixer, linear_arguments, read_linear_attention
+from parsim.interop.megatron.multimodal import is_multimodal
 from parsim.interop.megatron.other_models import is_encoder, is_hybrid, write_encoder, write_hybrid
 from parsim.interop.megatron.vocabulary import SAID, read_vocabulary
 from parsim.model.architecture_records import Experts, LatentAttention
@@ -42,7 +44,7 @@ def read_model(draft: ImportDraft, source: Source, tensor: int, call: Invocation
             if key in given:
                 draft.harmless(key, f"replaced by --model {draft.given.model}")
         return count
-    if layers is None and source.of("model.hidden") is None:
+    if layers is None and source.of("model.hidden") is None and not is_encoder_decoder(call, source):
         draft.fill("model", f"{EXAMPLES['model']} (--model)")
         return None
     _write_family(draft, source, call)
@@ -72,8 +74,11 @@ def _write_family(draft: ImportDraft, source: Source, call: Invocation | None) -
         write_encoder(draft, source)
     elif call is not None and is_hybrid(call, source):
         write_hybrid(draft, source)
+    elif is_encoder_decoder(call, source):
+        write_encoder_decoder(draft, source)
     else:
-        draft.write("model.family", "megatron-gpt", note="pretrain_gpt.py")
+        program = call.program.rpartition("/")[2] if call is not None and is_multimodal(call) else "pretrain_gpt.py"
+        draft.write("model.family", "megatron-gpt", note=program)
 
 
 def _read_heads(draft: ImportDraft, source: Source) -> None:
@@ -96,6 +101,9 @@ def _read_mlp(draft: ImportDraft, source: Source) -> None:
         draft.write("model.activation", "silu", swiglu)
         draft.write("model.gated", True, swiglu)
         draft.write("model.fused_gate_up", True, swiglu, note="one linear layer makes both")
+    if draft.flag(double := source.get("geglu")):  # NeMo's T5
+        draft.write("model.gated", True, double)
+        draft.write("model.fused_gate_up", True, double, note="one linear layer makes both")
     if draft.flag(quick := source.get("quick_geglu")) and not gated:
         draft.write("model.activation", "quick-gelu", quick)
         draft.write("model.gated", True, quick)

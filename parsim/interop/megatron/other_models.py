@@ -6,13 +6,13 @@ megatron/core/models/hybrid; megatron/training/arguments.py.
 
 from __future__ import annotations
 
-from parsim.errors import Finding
+from parsim.errors import Finding, ScenarioError
 from parsim.interop.command import Invocation
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Source
+from parsim.interop.megatron.multimodal import builds, is_multimodal
 
 _REFUSED = {
-    "pretrain_t5": "T5, an encoder-decoder",
     "pretrain_bart": "BART, an encoder-decoder",
     "pretrain_ict": "a pair of BERTs for retrieval (ICT)",
     "pretrain_retro": "RETRO, a GPT with a retriever",
@@ -37,9 +37,8 @@ _NO_TRAINING = (
     "zeroshot",
 )
 """in the names of programs that do something else than to train"""
+NO_STEP = "does not train"
 _MARKS = {
-    "decoder_num_layers": "an encoder-decoder",
-    "decoder_seq_length": "an encoder-decoder",
     "retro_add_retriever": "RETRO, a GPT with a retriever",
     "retro_workdir": "RETRO, a GPT with a retriever",
     "vision_model_type": "a model of images and text",
@@ -54,14 +53,14 @@ HYBRID_LETTERS = "M*-"
 
 
 def refused_model(draft: ImportDraft, call: Invocation, source: Source) -> None:
-    """Note the error of a program that trains something that parsim does not build, or nothing at all."""
+    """Note the error of a program that trains what parsim does not build. Raises `ScenarioError` where it trains nothing at all."""
     name = call.program.rpartition("/")[2].removesuffix(".py")
     folders = call.program.split("/")[:-1]
     task = next((part for part in (name, *folders[-1:]) for begin in _NO_TRAINING if begin in part.lower()), "")
     if task and "train" not in name and "finetune" not in name:
-        draft.errors.append(_finding(draft, call, f"{name} does not train: there is no step to simulate", "give the script of a training"))
-        return
-    if draft.given.model is not None:
+        text = f"{name} {NO_STEP}: there is no step to simulate"
+        raise ScenarioError(_finding(draft, call, text, "give the script of a training"))
+    if draft.given.model is not None or (is_multimodal(call) and builds(source)):
         return
     what = next((text for begin, text in _REFUSED.items() if name.startswith(begin) or begin in folders), "")
     if what:

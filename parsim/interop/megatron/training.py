@@ -267,6 +267,14 @@ def read_recompute(draft: ImportDraft, source: Source) -> None:
     granularity, method, number, modules = (source.of(f"training.recompute{side}") for side in ("", ".method", ".layers", ".selective"))
     words = source.table.rows["training.recompute.selective"]
     mixture = source.get("moe_layer_recompute")  # the older way to say --recompute-modules moe
+    if number is not None and str(number.value) == "0" and (method is None or method.value in (None, "block")):
+        why = "0 layers: nothing is recomputed"
+        if granularity is None or granularity.value in (None, "full"):
+            for key in (granularity, method, number):
+                draft.harmless(key, why)
+            return
+        draft.harmless(number, "it counts layers of block and uniform")
+        number = None
     layers = draft.whole(number, 1) or 1
     full = old is not None or (method is not None and granularity is None) or (granularity is not None and granularity.value == "full")
     if full and selective is None:

@@ -12,7 +12,7 @@ PADDING = 128
 """--make-vocab-size-divisible-by, if not given"""
 TOKENIZERS = ("patch_tokenizer_type", "tokenizer_model", "tokenizer_name_or_path", "vocab_file", "tokenizer_type", "merge_file")
 """options that may name a tokenizer, the most special first"""
-EXTRA = ("extra_vocab_size", "padded_extra_vocab")
+EXTRA = ("extra_vocab_size", "padded_extra_vocab", "vocab_extra_ids")
 SAID = ("padded_vocab_size", "pad_vocab_size_to", "tokenizer_type", "patch_tokenizer_type", *EXTRA)
 
 

@@ -144,15 +144,14 @@ def _mistral3(vision: Tree, tree: Tree, width: int) -> tuple[Fields, Fields]:
 
 
 def _internvl(vision: Tree, tree: Tree, width: int) -> tuple[Fields, Fields]:
-    if vision.get("use_qk_norm"):
-        text = "the norm of queries and keys of an InternVL tower is not supported yet"
-        raise ModelError(Finding(text, "model.vision_config.use_qk_norm", True))
+    normed = {"query_key_norm": True, "query_key_norm_over": "projection", "query_key_norm_everywhere": True}
     bias = bool(vision.get("attention_bias", False))
     rms = vision.get("norm_type", "layer_norm") == "rms_norm"
     tower = {
         **_sizes(vision), **_mlp(vision), "activation": vision.get("hidden_act", "gelu"), "layer_scale": True,
         "query_key_value_bias": bias, "final_norm": not vision.get("use_mean_pooling", True),
         "normalisation": "rmsnorm" if rms else "layernorm", "image": _image(vision, 448, 14),
+        **(normed if vision.get("use_qk_norm") else {}),
     }  # fmt: skip
     merge = round(1 / float(tree.get("downsample_ratio", 0.5)))
     return tower, {"merge": merge, "norm": "layernorm", "norm_merged": True, "first": width}
