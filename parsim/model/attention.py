@@ -102,11 +102,10 @@ class AttentionCore(Layer):
         )
 
     def _sample(self, at: Workload, backward: bool) -> tuple[Kernel, ...]:
-        """The kernels of whole samples; one of a sample cut into chunks works on its chunks as on samples."""
-        whole, rest = divmod(at.sequence, self.chunk or at.sequence)
-        if not whole or (whole == 1 and not rest):
-            return (self._kernel(at, at.sequence, at.sequence, self.causal, backward),)
-        kernels = (self._kernel(replace(at, batch=at.batch * whole), self.chunk, self.chunk, self.causal, backward),)
+        """The kernels of whole samples; one of a sample cut into chunks, or packed of documents, works on these as on samples."""
+        part = min(self.chunk or at.sequence, at.document or at.sequence, at.sequence)
+        whole, rest = divmod(at.sequence, part)
+        kernels = (self._kernel(replace(at, batch=at.batch * whole), part, part, self.causal, backward),)
         return (*kernels, self._kernel(at, rest, rest, self.causal, backward)) if rest else kernels
 
     def _expands(self, at: Workload) -> bool:

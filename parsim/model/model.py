@@ -90,6 +90,9 @@ class Workload:
     """False: nothing is saved for backward"""
     context: int = 1
     """context-parallel size (c): ranks that share the tokens of a sample"""
+    document: int = 0
+    """tokens of each document packed into a sample, whose queries meet the keys of their own document only (cumulative lengths of
+    FlashAttention's varlen kernels, Transformer Engine's thd); 0 = a sample is one"""
     context_method: str = "ring"
     """how keys and values reach the queries of other ranks: ring | all-gather | ulysses"""
 

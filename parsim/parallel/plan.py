@@ -347,6 +347,7 @@ def plan(
     workload = Workload(
         batch=training.micro_batch,
         sequence=training.sequence_length // parallelism.context.size if model.sequence else 1,
+        document=training.document_length,
         context=parallelism.context.size,
         context_method=parallelism.context.method,
         tensor=parallelism.tensor.size,

@@ -132,6 +132,8 @@ class Training:
     """tokens of the longest sample: what memory is made for"""
     mean_sequence_length: int = 0
     """tokens of a sample on average: what takes time; 0 = all are equally long"""
+    document_length: int = 0
+    """tokens of each document packed into a sample, which attend to no other document; 0 = a sample is one"""
     micro_batch: int = 1
     micro_batches: int = 1
     """m: micro-batches per optimizer step and model replica (= gradient accumulation)"""

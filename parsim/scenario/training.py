@@ -165,6 +165,8 @@ class TrainingSection(Section):
     """tokens per sample, the longest one (s); needed for models of sequences"""
     mean_sequence_length: Annotated[Any, Whole(1, 10**8, ("auto",))] = "auto"
     """tokens per sample on average, where shorter than sequence_length"""
+    document_length: Annotated[Any, Whole(1, 10**8, ("auto",))] = "auto"
+    """tokens of each document packed into a sample, which attends to no other (sequence packing); auto = a sample is one document"""
     target_sequence_length: Annotated[Any, Whole(1, 10**8, ("auto",))] = "auto"
     """tokens of the decoder's samples where sequence_length is the encoder's; auto = as many, or all that a decoder of speech has"""
     images: Annotated[Any, Whole(1, 10_000, ("auto",))] = "auto"
