@@ -40,7 +40,7 @@ class PredictedKernel:
         if isinstance(self.row, PublishedProduct):
             return self.row.device, self.row.gemm.dtype, WHAT[self.row.kind]
         one = self.row.attention
-        return self.row.device, one.implementation, f"{'backward' if one.backward else 'forward'}, head size {one.head_dim}"
+        return self.row.device, self.row.table, f"{'backward' if one.backward else 'forward'}, head size {one.head_dim}"
 
 
 SHAPES: dict[str, Callable[[PredictedKernel], bool]] = {
