@@ -230,12 +230,25 @@ class Rotary(Layer):
     """elements of a head that are rotated"""
     sliced_dim: int = 0
     """elements of a head where the input is one product's result of queries, keys and values; 0 = three products"""
+    scaled: bool = False
+    """cosines and sines are multiplied by a factor"""
     split: Split = "heads"
     selective: str = ""
 
     def training_work(self, at: Workload) -> Work:
-        """One pass if fused; otherwise two products, a rotation by half and a sum."""
+        """One pass if fused; otherwise two products, a rotation by half and a sum.
+
+        Megatron-LM spells the rotation out where cosines are scaled, because Transformer Engine's kernel takes no factor (megatron/core/
+        models/common/embeddings/rope_utils.py: apply_rotary_pos_emb, _apply_rotary_pos_emb_bshd). Forward, of queries and of keys: product
+        (read, written), half negated, halves joined, product, sum (two read, one written), a copy beside nothing that is not rotated: 12
+        passes. Backward: two products, half negated, halves joined, sum, zeros for what is not rotated and one more sum: 14.
+        """
         size = at.tokens * (shard(self.heads, at) + shard(self.kv_heads, at)) * self.rotary_dim * at.element
+        if self.scaled and at.library:
+            both = Memory(12 * size, launches=24), Memory(14 * size, launches=14)
+            return Work(
+                both[:1], both[1:], input_gradients=(0,) * len(self.inputs), forward_temporary=3 * size, backward_temporary=3 * size
+            )
         kernel = Memory(2 * size) if at.fused else Memory(10 * size, launches=10)
         saves: tuple[Save, ...] = ()
         if self.sliced_dim and not at.library and at.attention != "eager":

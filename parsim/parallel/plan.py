@@ -360,6 +360,7 @@ def plan(
         dispatcher=parallelism.expert.dispatcher,
         dispatch_fp8=parallelism.expert.dispatch_dtype == "fp8",
         combine_fp8=parallelism.expert.combine_dtype == "fp8",
+        fused_experts=parallelism.expert.fused_mlp,
         element=training.precision.activations,
         dtype=training.precision.matmul,
         kept=training.precision.keep,

@@ -254,6 +254,8 @@ class ExpertParallel:
     """the expert that every token visits runs beside dispatch and combine"""
     batch_overlap: bool = False
     """each forward runs beside a backward of another micro-batch; the pipeline's schedule says so too"""
+    fused_mlp: bool = False
+    """activation, biases and casts of experts are part of their products"""
 
     @property
     def multiprocessors(self) -> int:
@@ -389,6 +391,8 @@ class Host:
     """added for each kernel of any block's forward: interpreter, dispatcher and launch [s]"""
     per_kernel_backward: float = 0.0
     """the same in backward, which autograd issues without the interpreter [s]"""
+    launches_per_product: float = 1.0
+    """kernels in whose time the thread launches one matrix product"""
     per_list_entry: float = 0.0
     """for each tensor of a list that a collective works on: a view, a copy and their bookkeeping [s]"""
     blocking: bool = False

@@ -18,7 +18,7 @@ from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, Number, Quant
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adam-8bit", "adafactor", "lion", "muon", "soap", "shampoo")
 OBJECTIVES = ("auto", "language-modelling", "dpo", "orpo", "kto", "reward")
 LOSSES = ("auto", "sum", "mse", "cross_entropy")
-LOSS_KERNELS = ("eager", "eager-chunks", "compiled", "fused", "vocab-parallel", "vocab-parallel-fused", "auto")
+LOSS_KERNELS = ("eager", "eager-chunks", "compiled", "fused", "vocab-parallel", "vocab-parallel-fused", "te", "auto")
 ATTENTIONS = ("eager", "mem-efficient", "triton-fa1", "flash2", "flash3", "cudnn")
 SELECTABLE = ("attention", "mlp", "norm", *REGIONS, MATMULS)
 SPELLED = {"core_attn": "attention"}

@@ -48,6 +48,9 @@ TITAN_RECIPE = (
     "training.recompute={one_in: 2}", "training.data_loading=1 ms",
 )  # fmt: skip
 EXPERTS: dict[str, Any] = {**LLAMA, "model": "qwen3-30b-a3b"}
+FUSED_EXPERTS = (
+    "cluster.topology=hgx-b200", "training.precision={preset: fp8, recipe: mxfp8}", "parallel.expert={size: 4, tensor: 1, fused_mlp: true}",
+)  # fmt: skip
 ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
     "megatron": [
         (STAGED, (*RECIPE, "parallel.tensor.sequence_parallel=true")),
@@ -66,6 +69,7 @@ ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
             ("parallel.expert={size: 4, tensor: 2, imbalance: 1.2, capacity_factor: 1.5, pad_to_capacity: true, batch_overlap: true}",),
         ),
         (MIXTURE, ("parallel.expert={size: 4, tensor: 1, dispatcher: deepep, sms: 24, dispatch_dtype: fp8, combine_dtype: bf16}",)),
+        (MIXTURE, FUSED_EXPERTS),
         (WITH_SHARED, ("parallel.expert={size: 4, tensor: 1, shared_overlap: true}",)),
     ],
     "deepspeed": [
@@ -150,6 +154,7 @@ ELSEWHERE = {
     "deepspeed": {
         *MUON,
         *FACTORS,
+        "parallel.expert.fused_mlp",
         "parallel.data.optimizer_instances",
         "parallel.order",
         *BUFFERS,
@@ -177,8 +182,18 @@ ELSEWHERE = {
         "parallel.expert.dispatch_dtype",
         "parallel.expert.combine_dtype",
         "parallel.expert.sms",
+        "parallel.expert.fused_mlp",
     },
-    "torchtitan": {*PLUS_PLUS, *MUON, *FACTORS, "training.finetune.*", "parallel.data.optimizer_instances", "parallel.order", *ACTIVATIONS},
+    "torchtitan": {
+        *PLUS_PLUS,
+        *MUON,
+        *FACTORS,
+        "training.finetune.*",
+        "parallel.expert.fused_mlp",
+        "parallel.data.optimizer_instances",
+        "parallel.order",
+        *ACTIVATIONS,
+    },
 }
 """keys that are refused, or taken only where another key is refused, hence tested with the refusals"""
 
