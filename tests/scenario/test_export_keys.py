@@ -19,7 +19,8 @@ REPLICATED: dict[str, Any] = {**LLAMA, "parallel": {"data": {"strategy": "ddp"}}
 STAGED: dict[str, Any] = {**GPT, "parallel": {"tensor": {"size": 2}, "pipeline": {"size": 4}, "data": {"strategy": "zero1"}}}
 RECIPE = (
     "training.loss.hold_logits=false",
-    "training.mean_sequence_length=1024", "training.partial_micro_batch=true", "training.tokens=1B", "training.iteration=first",
+    "training.mean_sequence_length=1024", "training.document_length=512",
+    "training.partial_micro_batch=true", "training.tokens=1B", "training.iteration=first",
     "training.precision=fp16", "training.optimizer={name: lion, implementation: foreach, clip_gradients: false}",
     "training.loss={kind: cross_entropy, kernel: fused}", "training.dropout=0.2", "training.attention=flash2", "training.recompute=full",
     "training.data_loading=1 ms",
@@ -43,6 +44,7 @@ MIXTURE: dict[str, Any] = {**GPT, "model": "mixtral-8x7b", "parallel": {"data": 
 WITH_SHARED = {**MIXTURE, "model": "qwen2-57b-a14b"}
 TITAN_RECIPE = (
     "training.loss.hold_logits=false", "training.loss.kind=cross_entropy", "training.mean_sequence_length=1024",
+    "training.document_length=512",
     "training.partial_micro_batch=true", "training.tokens=1B", "training.iteration=first", "training.precision=amp-bf16",
     "training.optimizer={name: adam, implementation: foreach, clip_gradients: false}", "training.dropout=0.2", "training.attention=flash2",
     "training.recompute={one_in: 2}", "training.data_loading=1 ms",

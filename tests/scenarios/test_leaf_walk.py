@@ -121,6 +121,7 @@ LEAVES: dict[str, Leaf] = {
     "model": leaf("bert-base", {**MODEL, "layers": 6}),
     "training.sequence_length": leaf(128),
     "training.mean_sequence_length": leaf(128, 512, same={**AUTO, 256: None}),
+    "training.document_length": leaf(128, 512, same={**AUTO, 256: None}),
     "training.global_batch": leaf(8, 32, training={"gradient_accumulation": "auto", "global_batch": 16}),
     "training.micro_batch": leaf(4),
     "training.gradient_accumulation": leaf(1, 4, "auto"),
