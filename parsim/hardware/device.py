@@ -15,6 +15,8 @@ from parsim.units import format_flops
 DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4")
 FEATURES = ("bf16", "fp8", "fp4", "tf32", "flash2", "flash3", "mem-efficient", "triton-fa1", "cudnn", "p2p", "nvlink")
 ATTENTION_KERNELS = ("flash2", "flash3", "cudnn", "mem-efficient", "triton-fa1")
+FP8 = "-fp8"
+"""behind the name of an attention kernel: the efficiency of its fp8 kernels, as a share of the fp8 peak"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,8 @@ class AttentionEfficiency:
     """number of keys at which the ramp of a kernel without mask is one half, head size 128 [tokens]"""
     d64: float = 1.0
     """factor for head sizes of 64 and below"""
+    d64_backward: float = 0.0
+    """the same of the backward kernel; 0 = as `d64`"""
     d256: float = 1.0
     """factor for a head size of 256"""
     block: int = 128
@@ -69,6 +73,8 @@ class AttentionEfficiency:
     """by what share of the longest block a causal forward kernel ends late; 1 is Graham's bound for list scheduling"""
     tail_backward: float = 0.0
     """the same of the backward kernel"""
+    window_backward: bool = True
+    """the backward kernel leaves out keys beyond a sliding window; else it works on all of them"""
     dtype: str = ""
     """the type whose peak is meant; empty = that of the kernel"""
 
@@ -101,7 +107,7 @@ class Device:
     """dense datasheet peak by dtype [FLOP/s]"""
     gemm: GemmEfficiency
     attention: Mapping[str, AttentionEfficiency]
-    """by implementation"""
+    """by implementation; with `FP8` behind its name where operands are fp8, if the file has that"""
     kernel_latency: float
     """fixed cost of a kernel on the device [s]"""
     tdp: float
@@ -122,6 +128,10 @@ class Device:
     """CUDA compute capability, e.g. 8.0; 0 = not an NVIDIA GPU, or unknown"""
     assumptions: tuple[str, ...] = ()
     """dotted keys whose values are guesses"""
+    issue: float = 0.0
+    """time that the CPU on such a board needs to issue one operation [s]; 0: the board has no CPU of its own"""
+    issue_source: str = ""
+    """who measured that"""
     measured: MeasuredKernels | None = None
     """times that were measured on such a device; they win over the model"""
     most_gpus: int = 0
@@ -132,6 +142,11 @@ class Device:
     def has(self, feature: str) -> bool:
         """Whether the device can do `feature` (one of `FEATURES`)."""
         return feature in self.features
+
+    @property
+    def attention_kernels(self) -> tuple[str, ...]:
+        """The implementations of fused attention that a scenario can name."""
+        return tuple(name for name in self.attention if not name.endswith(FP8))
 
     def __repr__(self) -> str:
         return f"<Device {self.name}>"
@@ -170,13 +185,17 @@ def device_from_tree(tree: Mapping[str, Any], where: str = "device") -> Device:
     compute.close()
     gemm = _gemm(top.child("gemm"))
     attention = {key: _attention(key, child, top) for key, child in top.children("attention").items()}
-    measured = read_measured(top.child("measured"), peak, bandwidth, tuple(attention))
+    measured = read_measured(top.child("measured"), peak, bandwidth, tuple(name for name in attention if not name.endswith(FP8)))
     launch = measured.launch.kernel if measured is not None and measured.launch is not None else 2e-6
     latency = top.quantity("kernel_latency", "latency", launch, positive=False)
     power = top.child("power")
     tdp = power.quantity("tdp", "power", 0.0, positive=False)
     idle = power.quantity("idle", "power", 0.15 * tdp, positive=False)
     power.close()
+    host = top.child("host")
+    issue = host.quantity("issue", "time", 0.0, positive=False)
+    issue_source = host.text("source", "") if issue else ""
+    host.close()
     features = top.names("features")
     for feature in features:
         if feature not in FEATURES:
@@ -201,7 +220,8 @@ def device_from_tree(tree: Mapping[str, Any], where: str = "device") -> Device:
         attention=attention, kernel_latency=latency, tdp=tdp, idle_power=idle, features=frozenset(features),
         interconnect=interconnect, nvlink=nvlink, nvlinks=nvlinks, pcie=pcie, aliases=aliases,
         compute_capability=written if compute.has("compute_capability") else _capability(vendor, nvlink, peak),
-        assumptions=tuple(map(str, assumptions)), measured=measured, most_gpus=most, sold_in=sold_in,
+        assumptions=tuple(map(str, assumptions)), issue=issue, issue_source=issue_source, measured=measured,
+        most_gpus=most, sold_in=sold_in,
     )  # fmt: skip
 
 
@@ -263,17 +283,19 @@ def _gemm(tree: Tree) -> GemmEfficiency:
 
 
 def _attention(name: str, tree: Tree, top: Tree) -> AttentionEfficiency:
-    if name not in ATTENTION_KERNELS:
+    if name.removesuffix(FP8) not in ATTENTION_KERNELS:
         top.child("attention").fail(name, "unknown attention implementation", closest(name, ATTENTION_KERNELS))
     result = AttentionEfficiency(
         forward=tree.number("forward", low=0.01, high=1.0),
         backward=tree.number("backward", low=0.01, high=1.0),
         s_half=tree.number("s_half", 93.0, 0.0, 65536.0),
         d64=tree.number("d64", 1.0, 0.05, 1.0),
+        d64_backward=tree.number("d64_backward", 0.0, 0.0, 1.0),
         d256=tree.number("d256", 1.0, 0.05, 1.0),
         block=tree.whole("block", 128),
         tail_forward=tree.number("tail_forward", 0.0, 0.0, 1.0),
         tail_backward=tree.number("tail_backward", 0.0, 0.0, 1.0),
+        window_backward=tree.flag("window_backward", True),
         dtype=tree.text("dtype", ""),
     )
     tree.close()

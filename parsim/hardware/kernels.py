@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from parsim.errors import Finding, TopologyError
-from parsim.hardware.device import AttentionEfficiency, Device
+from parsim.hardware.device import FP8, AttentionEfficiency, Device
 from parsim.kernel import AdamStep, Attention, ChunkScan, Factorisation, Fixed, Gemm, Kernel, Memory, SparseAttention
 
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32))
@@ -179,12 +179,14 @@ def attention_time(device: Device, attention: Attention) -> float:
     The work of all blocks is spread over the multiprocessors. It ends no earlier than the longest block, and where causal
     blocks differ, up to one longest block after the average: Graham, "Bounds on Multiprocessing Timing Anomalies", 1969.
     """
-    table = device.attention.get(attention.implementation)
+    table = device.attention.get(attention_table(device, attention))
     if table is None:
-        known = ", ".join(device.attention) or "none"
+        known = ", ".join(device.attention_kernels) or "none"
         raise TopologyError(
             Finding(f"{device.name} has no attention implementation {attention.implementation!r}; it has {known}", "training.attention")
         )
+    if attention.backward and not table.window_backward:
+        attention = replace(attention, window=0)
     sequence = attention.keys if not attention.window else min(attention.keys, attention.window)
     efficiency = (table.backward if attention.backward else table.forward) * head_size_share(table, attention)
     efficiency *= sequence / (sequence + attention_ramp(table, attention))
@@ -195,6 +197,12 @@ def attention_time(device: Device, attention: Attention) -> float:
     tail = (table.tail_backward if attention.backward else table.tail_forward) if attention.causal else 0.0
     stream = device.bandwidth * device.memory_efficiency
     return max(max(longest, share + tail * longest) / rate, attention.bytes / stream) + device.kernel_latency
+
+
+def attention_table(device: Device, attention: Attention) -> str:
+    """Which of the device's efficiencies holds: that of the fp8 kernels of an implementation where operands are fp8 and the file has it."""
+    narrow = attention.implementation + FP8
+    return narrow if attention.dtype == "fp8" and narrow in device.attention else attention.implementation
 
 
 def scan_time(device: Device, scan: ChunkScan) -> float:
@@ -237,7 +245,8 @@ def head_size_share(table: AttentionEfficiency, attention: Attention) -> float:
     padded = [next((size for size in _HEAD_SIZES if size >= one), one) for one in sizes]
     largest = padded[0]
     if largest <= 128:
-        share = 1 - (1 - table.d64) * min(1.0, (128 - largest) / 64)
+        d64 = table.d64_backward if attention.backward and table.d64_backward else table.d64
+        share = 1 - (1 - d64) * min(1.0, (128 - largest) / 64)
     else:
         share = 1 - (1 - table.d256) * min(1.0, (largest - 128) / 128)
     return share * sum(sizes) / sum(padded)

@@ -134,7 +134,8 @@ def _length(draft: ImportDraft, source: Source) -> int | None:
         length = write_sequence_length(draft, key, "" if full else "shorter samples: add mean_sequence_length")
     if packed is not None and draft.flag(packed):
         draft.unmodelled(
-            packed, "rows are full, as the scenario has it; attention is taken over whole rows, not over each of their samples"
+            packed,
+            "rows are full, as the scenario has it; attention is taken over whole rows: training.document_length says how long samples are",
         )
     else:
         draft.harmless(packed, "samples may be shorter: training.mean_sequence_length says how long they are")

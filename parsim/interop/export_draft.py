@@ -290,6 +290,7 @@ def simulator_only(draft: ExportDraft) -> None:
         draft.refuses("training.objective", text, "export without it, and give the configuration to TRL or LLaMA-Factory")
     draft.lacks("training.iteration", "it says which step is simulated, not how to train")
     draft.lacks("training.mean_sequence_length", "it describes the data")
+    draft.lacks("training.document_length", "it describes the data")
     draft.lacks("training.data_loading", "it is a time, not a setting")
     draft.lacks("training.tokens", "the length of the training is the script's")
     draft.lacks("parallel.expert.imbalance", "it describes the data")

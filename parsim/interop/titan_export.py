@@ -161,6 +161,7 @@ def _experts(draft: ExportDraft, document: dict[str, Any]) -> None:
         draft.lacks(f"parallel.expert.{key}", "torchtitan drops no tokens")
     draft.lacks("parallel.expert.shared_overlap", "only Megatron-LM runs shared experts beside its dispatchers")
     draft.lacks("parallel.expert.batch_overlap", "only Megatron-LM runs two micro-batches side by side")
+    draft.lacks("parallel.expert.fused_mlp", "only Megatron-LM has Transformer Engine fuse the products of experts")
     for key in ("dispatcher", "dispatch_dtype", "combine_dtype", "sms"):
         draft.lacks(f"parallel.expert.{key}", "the standard exchange of tokens is written: all-to-all in bf16")
 

@@ -36,6 +36,8 @@ class Experts:
     """groups it chooses (``topk_group``)"""
     bias: bool = False
     """router and experts have biases (GPT-OSS)"""
+    clamp: bool = False
+    """gate and up are bounded before they are multiplied (GPT-OSS's ``swiglu_limit``)"""
     latent: int = 0
     """width to which tokens are brought before they are sent to experts, which have it as their own (Nemotron 3); 0 = the model's"""
 

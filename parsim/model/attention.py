@@ -102,11 +102,10 @@ class AttentionCore(Layer):
         )
 
     def _sample(self, at: Workload, backward: bool) -> tuple[Kernel, ...]:
-        """The kernels of whole samples; one of a sample cut into chunks works on its chunks as on samples."""
-        whole, rest = divmod(at.sequence, self.chunk or at.sequence)
-        if not whole or (whole == 1 and not rest):
-            return (self._kernel(at, at.sequence, at.sequence, self.causal, backward),)
-        kernels = (self._kernel(replace(at, batch=at.batch * whole), self.chunk, self.chunk, self.causal, backward),)
+        """The kernels of whole samples; one of a sample cut into chunks, or packed of documents, works on these as on samples."""
+        part = min(self.chunk or at.sequence, at.document or at.sequence, at.sequence)
+        whole, rest = divmod(at.sequence, part)
+        kernels = (self._kernel(replace(at, batch=at.batch * whole), part, part, self.causal, backward),)
         return (*kernels, self._kernel(at, rest, rest, self.causal, backward)) if rest else kernels
 
     def _expands(self, at: Workload) -> bool:
@@ -231,12 +230,25 @@ class Rotary(Layer):
     """elements of a head that are rotated"""
     sliced_dim: int = 0
     """elements of a head where the input is one product's result of queries, keys and values; 0 = three products"""
+    scaled: bool = False
+    """cosines and sines are multiplied by a factor"""
     split: Split = "heads"
     selective: str = ""
 
     def training_work(self, at: Workload) -> Work:
-        """One pass if fused; otherwise two products, a rotation by half and a sum."""
+        """One pass if fused; otherwise two products, a rotation by half and a sum.
+
+        Megatron-LM spells the rotation out where cosines are scaled, because Transformer Engine's kernel takes no factor (megatron/core/
+        models/common/embeddings/rope_utils.py: apply_rotary_pos_emb, _apply_rotary_pos_emb_bshd). Forward, of queries and of keys: product
+        (read, written), half negated, halves joined, product, sum (two read, one written), a copy beside nothing that is not rotated: 12
+        passes. Backward: two products, half negated, halves joined, sum, zeros for what is not rotated and one more sum: 14.
+        """
         size = at.tokens * (shard(self.heads, at) + shard(self.kv_heads, at)) * self.rotary_dim * at.element
+        if self.scaled and at.library:
+            both = Memory(12 * size, launches=24), Memory(14 * size, launches=14)
+            return Work(
+                both[:1], both[1:], input_gradients=(0,) * len(self.inputs), forward_temporary=3 * size, backward_temporary=3 * size
+            )
         kernel = Memory(2 * size) if at.fused else Memory(10 * size, launches=10)
         saves: tuple[Save, ...] = ()
         if self.sliced_dim and not at.library and at.attention != "eager":

@@ -323,7 +323,7 @@ def _query_key_value(config: TransformerConfig, kind: LayerKind, row: Row) -> No
         )  # fmt: skip
     if config.position == "rotary" and kind.rotates:
         sliced = d if config.fused_query_key_value else 0
-        row.add(Rotary("rotary", (row.last,), "rotary", heads, kv_heads, int(d * config.rotary_fraction), sliced))
+        row.add(Rotary("rotary", (row.last,), "rotary", heads, kv_heads, int(d * config.rotary_fraction), sliced, config.rotary_scaled))
 
 
 def _mlp(config: TransformerConfig, mixture: bool, row: Row, source: str) -> str:
@@ -369,6 +369,7 @@ def _experts(config: TransformerConfig, experts: Experts, source: str) -> tuple[
         renormalise=experts.renormalise,
         groups=(experts.groups, experts.groups_kept),
         bias=experts.bias,
+        clamp=experts.clamp,
         latent=experts.latent,
     )
 

@@ -89,6 +89,12 @@ class GatedActivation(Layer):
     """activation(gate) * up, from one tensor holding both or from two (SwiGLU, GeGLU: 2002.05202).
 
     PyTorch keeps gate, up and activation(gate); a fused kernel keeps gate and up.
+
+    Megatron-LM bounds both by PyTorch's kernels, outside its fused one, which keeps what they made (megatron/core/fusions/
+    fused_bias_geglu.py: weighted_bias_quick_geglu_impl). Forward: each bounded (read, written), both joined. Backward, for a bound on both
+    sides: two comparisons (read, 1 B written), both joined (2 B read, 1 B written), and where they hold the gradient (mask and gradient
+    read, written); for a bound on one side a comparison and that; the gradients of both joined (ATen: clamp_backward, SplitBackward).
+    Transformer Engine's fused experts do all of it inside the products (`Workload.fused_experts`).
     """
 
     features: int
@@ -98,14 +104,24 @@ class GatedActivation(Layer):
     selective: str = "mlp"
     copies: int = 0
     """behind a router: experts each token visits (`mixture_of_experts`)"""
+    clamp: bool = False
+    """both are bounded first"""
 
     def training_work(self, at: Workload) -> Work:
         """Memory-bound both ways."""
         cost = _ACTIVATIONS[self.kind]
-        size = elements(at, self.features, self.split, copies=self.copies) * at.element
+        count = elements(at, self.features, self.split, copies=self.copies)
+        size = count * at.element
         each = 2 * size // len(self.inputs)
         saves = tuple(Save(name, each) for name in self.inputs)
+        if self.copies and at.fused_experts:
+            return Work(output=0, input_gradients=(each,) * len(self.inputs), saves=saves)
         forward, backward = Memory(3 * size), Memory(5 * size)
+        if self.clamp and at.library:
+            joined = Memory(8 * size, launches=3)
+            apart = Memory(11 * size + 8 * count, launches=7)
+            saves += (Save(f"{self.name}.clamped", 2 * size),)
+            return Work((joined, forward), (backward, apart), output=size, input_gradients=(each,) * len(self.inputs), saves=saves)
         if not at.fused:
             saves += (Save(f"{self.name}.activated", size), *(Save(f"{self.name}.{extra}", size) for extra in cost.extra))
             forward = Memory((cost.forward + 3) * size, launches=cost.launches[0] + 1)

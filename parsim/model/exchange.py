@@ -8,11 +8,13 @@ dispatcher  towards the experts                                  back
 alltoall    copies in order of their experts | sort by expert    sort by rank | sum of the copies
 allgather   | copies of all ranks' tokens for the own experts    sums over the own experts, for all ranks' tokens |
 deepep      | copies of what arrived, once per rank              sums over the own experts |
-hybridep    |                                                    |
+hybridep    | copies of what arrived, once per rank              sums over the own experts |
 ==========  ===================================================  ==================================================================
 
-The messages stand at the bar. DeepEP's and HybridEP's kernels copy and sum inside (deepseek-ai/DeepEP); HybridEP's leave tokens in
-the order of their experts, DeepEP's in that of their senders. Tokens that travel in fp8 are cast before, with a scale per 128
+The messages stand at the bar. DeepEP's and HybridEP's kernels send a token once to each rank and sum over ranks; copies for the experts of
+a rank, and sums over them, are kernels of their own: Megatron-LM's behind DeepEP, HybridEP's own permute and unpermute, which fill up the
+rows of experts, too, unless --moe-permute-fusion-into-hybridep (deepseek-ai/DeepEP, branch hybrid-ep, csrc/hybrid_ep/extension/permute.cu;
+pull request 588 names the kernels of each call). Tokens that travel in fp8 are cast before, with a scale per 128
 values (deepseek-ai/DeepEP README.md), and back to the type of activations behind.
 """
 
@@ -102,11 +104,9 @@ class Exchange:
         cast, back = self._cast(self._tokens, fp8=fp8), self._cast(self._received, fp8=fp8)
         casts = (self._tokens + self._received) * width * fp8
         match self.at.dispatcher:
-            case "hybridep":
-                return Way(cast, back, casts)
-            case "deepep":
+            case "hybridep" | "deepep":  # what arrives lies in HybridEP's own buffer
                 ordered = Memory((self._arrived + self._received) * width)
-                return Way(cast, (ordered, *back), casts + self._arrived * width)
+                return Way(cast, (ordered, *back), casts + self._arrived * width * (self.at.dispatcher == "deepep"))
             case "allgather":
                 return Way(cast, (Memory(2 * self._received * width), *back), casts + self._gathered * width)
         sorting = self._sorting(width)
@@ -119,10 +119,8 @@ class Exchange:
         width = token_bytes(self.hidden, self.at, fp8=fp8)
         row = self.hidden * self.at.element
         match self.at.dispatcher:
-            case "hybridep":
-                return Way()
-            case "deepep":
-                return Way((Memory((self._received + self._arrived) * row),), (), self._arrived * row)
+            case "hybridep" | "deepep":
+                return Way((Memory((self._received + self._arrived) * row),), (), self._arrived * row * (self.at.dispatcher == "deepep"))
             case "allgather":
                 return Way((Memory((self._received + self._gathered) * row),), (), self._gathered * row)
         sorting = self._sorting(width)

@@ -88,7 +88,8 @@ class Loss(Layer):
     fused: one kernel that keeps the logits and the fp32 log-sum-exp of each row (apex's and flash-attention's cross entropy, which
     read the logits for the maximum and for the sum: cunn_SoftMaxXEntropyForward in csrc/xentropy);
     vocab-parallel: Megatron-LM's, which turns the logits into fp32 exponentials in place and keeps them, 1/t per rank;
-    vocab-parallel-fused: the same with its elementwise steps joined (--cross-entropy-loss-fusion).
+    vocab-parallel-fused: the same with its elementwise steps joined (--cross-entropy-loss-fusion);
+    te: Transformer Engine's, which writes the gradient over the logits in forward (--cross-entropy-fusion-impl te).
     With `loss_chunks` the gradient of each part of the logits is made before the next part (`parsim.model.linear`): all kernels run
     in forward, nothing is kept or returned.
     """
@@ -111,7 +112,7 @@ class Loss(Layer):
         """Memory-bound both ways."""
         if self.kind == "cross_entropy":
             kernels = {"eager": self._eager, "compiled": self._compiled, "fused": self._fused, "vocab-parallel": self._vocab_parallel}
-            kernels |= {"vocab-parallel-fused": self._vocab_parallel, "eager-chunks": self._eager_chunks}
+            kernels |= {"vocab-parallel-fused": self._vocab_parallel, "eager-chunks": self._eager_chunks, "te": self._te}
             work = kernels[at.loss_kernel](at)
             if self.split == "vocab" and chunked(at):
                 work = self._in_parts(at, work)
@@ -140,7 +141,7 @@ class Loss(Layer):
     def _in_parts(self, at: Workload, whole: Work) -> Work:
         """`whole` (with the memory of one part) as it runs part by part: backward's kernels follow forward's at once."""
         kept_in_part = sum(save.bytes for save in whole.saves if save.tensor not in (*self.inputs, self.output))
-        in_place = at.loss_kernel in ("fused", "compiled")  # the gradient takes the place of the logits
+        in_place = at.loss_kernel in ("fused", "compiled", "te")  # the gradient takes the place of the logits
         gradient = 0 if in_place else whole.input_gradients[0]
         passes = [kernel for kernel in (*whole.forward, *whole.backward_input) if isinstance(kernel, Memory)]
         count = parts(at)
@@ -240,6 +241,17 @@ class Loss(Layer):
                 Save(self.output, 4, "pass"),
             ),
         )
+
+    def _te(self, at: Workload) -> Work:
+        """Transformer Engine's: logits read for maximum and sum, then read and overwritten by their gradient; backward scales that.
+
+        Three numbers a row lie beside it (transformer_engine/common/triton/cross_entropy.py: online_softmax_kernel,
+        cross_entropy_kernel, element_mul_kernel).
+        """
+        fused, traffic = self._fused(at), self._count(at) * at.element
+        rows = Save(f"{self.name}.row_sums", 12 * self._rows(at))
+        saves = (fused.saves[0], rows, *fused.saves[2:])
+        return fused._replace(forward=(Memory(3 * traffic, launches=2),), saves=saves)
 
     def _simple(self, at: Workload) -> Work:
         size = self._count(at) * at.element

@@ -158,7 +158,8 @@ class GroupedLinear(Layer):
 
     def _padding(self, at: Workload, copies: int, n: int, k: int) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
         """Copies of `copies` rows into the rows that products take, or out of them: (before, behind) the forward product."""
-        if at.casts is None or not at.casts.pads_by_itself:
+        in_order = at.fused_experts or (at.exchanges_tokens and at.dispatcher == "hybridep")
+        if at.casts is None or not at.casts.pads_by_itself or in_order:
             return (), ()
         column = self.split == "column"
         return ((Memory(2 * copies * k * at.element),), ()) if column else ((), (Memory(2 * copies * n * at.element),))
@@ -173,6 +174,8 @@ class GroupedLinear(Layer):
         """
         if not (self.bias and at.library and self.split == "row" and elements):
             return (), ()
+        if at.fused_experts:
+            return (), (Memory(at.element * elements),)
         narrow, wide = at.element, 4 if at.dispatcher in ("deepep", "hybridep") else at.element
         casts = wide != narrow
         forward = wide + (narrow + 2 * wide) + 2 * wide + casts * (wide + narrow)
@@ -193,9 +196,11 @@ class GroupedLinear(Layer):
         k = expert_shard(self.in_features, at) if self.split == "row" else self.in_features
         operand = at.operand
         casts = product_casts(at, (padded * k, padded * k), (padded * n, padded * n), local * n * k, trains=self.trainable)
-        each = local if at.library else 1
+        each = local if at.library and not at.fused_experts else 1
         if at.casts is not None and not at.casts.takes_lists:
             casts = casts.one_by_one(each)
+        if at.fused_experts:  # the product before it has cast what this one reads
+            casts = casts._replace(input=()) if self.split == "column" else casts._replace(forward=())
         before, behind = self._padding(at, copies, n, k)
         added, split_again = self._weighted_bias(at, copies * n, local)
         weight: tuple[Kernel, ...] = ()
@@ -204,7 +209,8 @@ class GroupedLinear(Layer):
             product = Gemm(n, k, m, local, at.dtype, operand, weight_gradient=True, layout=casts.layouts[1], grouped=True, launches=each)
             weight = (*casts.weight, product)
             saves = (saved_input(self.name, self.inputs[0], padded * k if at.casts is not None and at.casts.saved else copies * k, at),)
-            weight += (Memory(copies * n * at.element),) if self.bias and not (casts.fused_bias or split_again) else ()
+            summed = casts.fused_bias or at.fused_experts or split_again
+            weight += (Memory(copies * n * at.element),) if self.bias and not summed else ()
         if self.split == "column" and not at.library:
             saves += (Save(f"{self.name}.offsets", 4 * local),)
         forward = Gemm(m, n, k, local, at.dtype, operand, grouped=True, launches=each)
@@ -214,7 +220,7 @@ class GroupedLinear(Layer):
             (*behind, *split_again, *casts.input, backward, *before),
             weight,
             copies * n * at.element,
-            (copies * k * at.element,),
+            (0 if at.fused_experts and self.split == "row" else copies * k * at.element,),
             saves,
         )
 
@@ -279,6 +285,7 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
     renormalise: bool = False,
     groups: tuple[int, int] = (0, 0),
     bias: bool = False,
+    clamp: bool = False,
     latent: int = 0,
     parameter_names: Sequence[str] = ("gate", "experts.gate_up_proj", "experts.down_proj"),
     shared_names: Sequence[str] = ("shared_experts.gate_proj", "shared_experts.up_proj", "shared_experts.down_proj", "shared_expert_gate"),
@@ -299,7 +306,7 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
     up, product = (tensor("up"),), tensor("product")
     activation: Operator = Activation(tensor("activation"), up, product, width, kind, "column", "moe_act", copies=top_k)
     if gated:
-        activation = GatedActivation(tensor("activation"), up, product, width, kind, selective="moe_act", copies=top_k)
+        activation = GatedActivation(tensor("activation"), up, product, width, kind, selective="moe_act", copies=top_k, clamp=clamp)
     operators: list[Operator] = [
         Router(
             tensor("router"), (source,), tensor("choice"), hidden, experts, top_k, router_bias, router_fp32, renormalise,

@@ -67,7 +67,7 @@ class Workload:
     autocast: bool = False
     """weights are cast in every product (torch.autocast): losses work in fp32"""
     loss_kernel: str = "eager"
-    """eager | eager-chunks | compiled | fused | vocab-parallel | vocab-parallel-fused"""
+    """eager | eager-chunks | compiled | fused | vocab-parallel | vocab-parallel-fused | te"""
     holds_logits: bool = True
     """the training script holds the logits, if a loss kernel makes some, until the micro-batch is done"""
     loss_chunks: int = 1
@@ -86,10 +86,15 @@ class Workload:
     """tokens and gradients travel to the experts in fp8"""
     combine_fp8: bool = False
     """they come back so"""
+    fused_experts: bool = False
+    """activation, biases and casts of experts are part of their products, which are one kernel for all experts"""
     backward: bool = True
     """False: nothing is saved for backward"""
     context: int = 1
     """context-parallel size (c): ranks that share the tokens of a sample"""
+    document: int = 0
+    """tokens of each document packed into a sample, whose queries meet the keys of their own document only (cumulative lengths of
+    FlashAttention's varlen kernels, Transformer Engine's thd); 0 = a sample is one"""
     context_method: str = "ring"
     """how keys and values reach the queries of other ranks: ring | all-gather | ulysses"""
 

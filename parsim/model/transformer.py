@@ -155,6 +155,8 @@ class TransformerConfig:
     """layers without rotary positions norm queries and keys, too (EXAONE 4)"""
     attention_sinks: bool = False
     """a learned score per head joins the softmax without a value (GPT-OSS)"""
+    rotary_scaled: bool = False
+    """cosines and sines are multiplied by a factor (YaRN, 2309.00071, as GPT-OSS has it), which no fused kernel of rotary positions does"""
     attention_window: int = 0
     """sliding window in tokens; 0 = all keys"""
     attention_chunk: int = 0

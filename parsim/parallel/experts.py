@@ -33,6 +33,7 @@ from typing import ClassVar
 
 from parsim.errors import Finding
 from parsim.model.exchange import token_bytes
+from parsim.model.low_precision import TRANSFORMER_ENGINE
 from parsim.model.mixture import Combine, Dispatch, GroupedLinear
 from parsim.model.model import Block, Model, Operator, Workload, dispatched
 from parsim.model.shared_overlap import Departure, exchanged
@@ -189,6 +190,25 @@ def expert_load(expert: ExpertParallel, tokens: int) -> ExpertLoad:
     return ExpertLoad(expert.imbalance, expert.size, tokens, expert.capacity_factor, expert.pad_to_capacity)
 
 
+def _fused_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:
+    """Why the products of experts cannot do what stands around them (Transformer Engine: ops/fused/forward_grouped_mlp.py)."""
+    casts, path = training.precision.quantisation, "parallel.expert.fused_mlp"
+    reasons = []
+    if not any(isinstance(operator, GroupedLinear) for block in model.blocks for operator in block.operators):
+        reasons.append((f"{model.name} has no experts", "leave it out"))
+    if casts is None or (casts.recipe, casts.library) != ("mxfp8", TRANSFORMER_ENGINE):
+        text = "only Transformer Engine's mxfp8 products have such kernels"
+        reasons.append((text, "leave it out, or use training.precision {preset: fp8, recipe: mxfp8} on Megatron-Core"))
+    if parallelism.expert_width > 1:
+        text = f"{parallelism.expert_width} ranks share the width of every expert (Megatron-LM fuses whole experts only)"
+        reasons.append((text, "use parallel.expert.tensor: 1"))
+    if "moe_act" in training.recompute.selective:
+        reasons.append(("there is no activation to make again", "leave moe_act out of training.recompute"))
+    if training.finetune is not None and training.finetune.method != "freeze":
+        reasons.append(("not supported yet: fused_mlp with adapters", "leave it out"))
+    return [Finding(text, path, True, hint) for text, hint in reasons]
+
+
 def expert_findings(model: Model, training: Training, parallelism: Parallelism, mesh: Mesh) -> list[Finding]:
     """Why the experts of this model cannot be spread so; with the arithmetic."""
     expert = parallelism.expert
@@ -196,6 +216,8 @@ def expert_findings(model: Model, training: Training, parallelism: Parallelism, 
         text = "pad_to_capacity pads experts' rows to a capacity, but none is given"
         return [Finding(text, "parallel.expert.pad_to_capacity", True, "write parallel.expert.capacity_factor, such as 1.25")]
     if expert.shared_overlap and (findings := shared_overlap_findings(model, training, parallelism)):
+        return findings
+    if expert.fused_mlp and (findings := _fused_findings(model, training, parallelism)):
         return findings
     if not parallelism.exchanges_tokens and expert.imbalance == 1.0 and expert.capacity_factor is None:
         return []

@@ -347,6 +347,7 @@ def plan(
     workload = Workload(
         batch=training.micro_batch,
         sequence=training.sequence_length // parallelism.context.size if model.sequence else 1,
+        document=training.document_length,
         context=parallelism.context.size,
         context_method=parallelism.context.method,
         tensor=parallelism.tensor.size,
@@ -359,6 +360,7 @@ def plan(
         dispatcher=parallelism.expert.dispatcher,
         dispatch_fp8=parallelism.expert.dispatch_dtype == "fp8",
         combine_fp8=parallelism.expert.combine_dtype == "fp8",
+        fused_experts=parallelism.expert.fused_mlp,
         element=training.precision.activations,
         dtype=training.precision.matmul,
         kept=training.precision.keep,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from parsim.errors import Finding
+from parsim.model.attention import AttentionCore
 from parsim.model.kept_products import MATMULS
 from parsim.model.mixture import GroupedLinear
 from parsim.model.model import OUTER, Model
@@ -233,6 +234,7 @@ def _uneven_findings(model: Model, training: Training, parallelism: Parallelism)
     if mean > longest:
         text = f"the mean of {mean} tokens is longer than the longest sample, {longest}"
         findings.append(Finding(text, "training.mean_sequence_length", mean, f"use at most {longest}"))
+    findings += _document_findings(model, training, parallelism)
     uneven = [("training.mean_sequence_length", mean), ("training.partial_micro_batch", bool(training.last_micro_batch))]
     for path, value in uneven:
         if value and parallelism.data.strategy == "torch-data-parallel":
@@ -241,6 +243,26 @@ def _uneven_findings(model: Model, training: Training, parallelism: Parallelism)
         text = "measured stage times are those of a whole micro-batch"
         findings.append(Finding(text, "training.partial_micro_batch", True, "use a global batch of whole micro-batches"))
     return findings
+
+
+def _document_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:
+    """What documents packed into samples do not go with."""
+    length, path = training.document_length, "training.document_length"
+    if not length:
+        return []
+    if length > training.sequence_length:
+        text = f"documents of {length} tokens are longer than the samples that they are packed into, {training.sequence_length}"
+        return [Finding(text, path, length, f"use at most {training.sequence_length}")]
+    cores = {type(operator) for block in model.blocks for operator in block.operators if isinstance(operator, AttentionCore)}
+    if cores != {AttentionCore}:
+        return [Finding(f"not supported yet: packed documents with the attention of {model.name}", path, length, "leave it out")]
+    if training.attention == "eager":
+        text = "eager attention works on all pairs of a sample, masked or not"
+        return [Finding(text, path, length, "leave it out, or use flash2, flash3 or cudnn for training.attention")]
+    if parallelism.context.size > 1:
+        text = "not supported yet: packed documents with context parallelism, whose ranks each hold a part of every document"
+        return [Finding(text, path, length, "leave it out, or use context.size 1")]
+    return []
 
 
 def _chosen_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:

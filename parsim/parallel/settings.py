@@ -132,6 +132,8 @@ class Training:
     """tokens of the longest sample: what memory is made for"""
     mean_sequence_length: int = 0
     """tokens of a sample on average: what takes time; 0 = all are equally long"""
+    document_length: int = 0
+    """tokens of each document packed into a sample, which attend to no other document; 0 = a sample is one"""
     micro_batch: int = 1
     micro_batches: int = 1
     """m: micro-batches per optimizer step and model replica (= gradient accumulation)"""
@@ -252,6 +254,8 @@ class ExpertParallel:
     """the expert that every token visits runs beside dispatch and combine"""
     batch_overlap: bool = False
     """each forward runs beside a backward of another micro-batch; the pipeline's schedule says so too"""
+    fused_mlp: bool = False
+    """activation, biases and casts of experts are part of their products"""
 
     @property
     def multiprocessors(self) -> int:
@@ -387,6 +391,8 @@ class Host:
     """added for each kernel of any block's forward: interpreter, dispatcher and launch [s]"""
     per_kernel_backward: float = 0.0
     """the same in backward, which autograd issues without the interpreter [s]"""
+    launches_per_product: float = 1.0
+    """kernels in whose time the thread launches one matrix product"""
     per_list_entry: float = 0.0
     """for each tensor of a list that a collective works on: a view, a copy and their bookkeeping [s]"""
     blocking: bool = False

@@ -25,6 +25,9 @@ def tower_findings(model: Model, training: Training, parallelism: Parallelism) -
     if training.mean_sequence_length:
         text = f"not supported yet: a mean length of the samples of {what}"
         findings.append(Finding(text, "training.mean_sequence_length", training.mean_sequence_length, "leave it out"))
+    if training.document_length:
+        text = f"not supported yet: documents packed into the samples of {what}"
+        findings.append(Finding(text, "training.document_length", training.document_length, "leave it out"))
     if encoder and model.facts.get("position") in ("learned", "sinusoidal"):
         target = int(str(model.facts.get("target_length"))) or training.sequence_length
         if target > (most := int(str(model.facts["maximum_sequence"]))):

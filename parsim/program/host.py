@@ -31,11 +31,13 @@ _MOST_COLLECTIVES = 8
 """collectives of one block's pass, at most"""
 
 
-def launches(kernels: Iterable[Kernel]) -> int:
-    """How many kernels the host launches; measured durations contain theirs."""
-    count = 0
+def launches(kernels: Iterable[Kernel], per_product: float = 1.0) -> float:
+    """How many kernels the host launches, a matrix product counted as `per_product`; measured durations contain theirs."""
+    count = 0.0
     for kernel in kernels:
-        if isinstance(kernel, Gemm | Memory):
+        if isinstance(kernel, Gemm):
+            count += per_product * kernel.launches
+        elif isinstance(kernel, Memory):
             count += kernel.launches
         elif isinstance(kernel, Attention):
             count += 1
@@ -63,7 +65,7 @@ def layer_parts(tape: Tape) -> dict[str, str]:
 
 class _Launched(NamedTuple):
     kernels: list[Kernel]
-    launches: int
+    launches: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class LaunchFloor:
         self._floors = floors
         self.clock = clock
         self.at = at
-        self.active = replace(host, blocking=False, graphs=()) != Host()
+        self.active = replace(host, blocking=False, graphs=(), launches_per_product=1.0) != Host()
         self._begun: tuple[int, int] = (START, 0)
         self._floor: Floor | None = None
 
@@ -126,7 +128,9 @@ class LaunchFloor:
         """What the thread launches for some steps of a layer: every kernel, or a graph for all those of a part."""
         graphs = {part for step in steps if (part := parts.get(step.operator.name)) in self.host.graphs}
         alone = [kernel for step in steps if parts.get(step.operator.name) not in graphs for kernel in step.kernels]
-        return _Launched([kernel for step in steps for kernel in step.kernels], launches(alone) + len(graphs))
+        return _Launched(
+            [kernel for step in steps for kernel in step.kernels], launches(alone, self.host.launches_per_product) + len(graphs)
+        )
 
     def _found(self, launched: _Launched, layer: float, *, backward: bool) -> Floor:
         """The floor under some kernels, with their part of what a layer takes."""

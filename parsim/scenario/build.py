@@ -347,6 +347,7 @@ class Builder(MachineBuilder):
             self._fail(PlanError, problems)
         training = Training(
             sequence_length=section.sequence_length or 1,
+            document_length=0 if section.document_length == "auto" else int(section.document_length),
             mean_sequence_length=0 if section.mean_sequence_length == "auto" else int(section.mean_sequence_length),
             last_micro_batch=objective.sequences * batch.last_micro_batch,
             micro_batch=objective.sequences * batch.micro_batch,

@@ -214,6 +214,8 @@ class HostSection(Section):
     """time to launch one kernel in forward, added to the layer's; auto = the profile's"""
     per_kernel_backward: Annotated[Any, _AUTO_TIME] = "auto"
     """time to launch one kernel in backward, added to the layer's; auto = the profile's"""
+    launches_per_product: Annotated[Any, Number(1.0, 100.0, words=("auto",))] = "auto"
+    """kernels in whose time one matrix product is launched; auto = the profile's (Transformer Engine: 2.7)"""
     per_list_entry: Annotated[Any, _AUTO_TIME] = "auto"
     """time per rank to list the views of one weight for a collective (ZeRO-3 of DeepSpeed of 2021); auto = the profile's"""
     graphs: Annotated[Any, GraphsKind()] = False

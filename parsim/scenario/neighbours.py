@@ -169,7 +169,13 @@ class _NeighbourBuilder(Builder):
 
     def _model(self, divisor: int = 0) -> Model:
         training, tensor = self.settings.training, self.settings.parallel.tensor.size
-        lengths = (training.mean_sequence_length, training.target_sequence_length, training.images, training.image_size)
+        lengths = (
+            training.mean_sequence_length,
+            training.document_length,
+            training.target_sequence_length,
+            training.images,
+            training.image_size,
+        )
         key = ("model", divisor, tensor, training.loss.kind, training.sequence_length, *map(str, lengths))
 
         read = super()._model

@@ -201,6 +201,9 @@ class ExpertSection(Section):
     batch_overlap: Annotated[bool, Flag()] = False
     """tokens of one micro-batch travel while another computes: each forward runs beside a backward, layer by layer (Megatron-LM:
     --overlap-moe-expert-parallel-comm with --delay-wgrad-compute)"""
+    fused_mlp: Annotated[bool, Flag()] = False
+    """activation, biases and casts of experts are part of their mxfp8 products, each one kernel for all experts of a rank (Megatron-LM:
+    --use-transformer-engine-op-fuser)"""
     grouped_gemm: Annotated[bool, Flag(), Silent()] = True
     """the experts of a rank compute in one grouped product (Megatron-LM: --moe-grouped-gemm); false is not supported yet"""
 

@@ -206,7 +206,7 @@ def _refusal(kernel: str, devices: Sequence[Device], precision: Precision, head_
         return ""
     for device in devices:
         if kernel not in device.attention:
-            known = ", ".join((*device.attention, "eager"))
+            known = ", ".join((*device.attention_kernels, "eager"))
             return f"{device.name} has no attention kernel {kernel}; it has {known}"
     if kernel in _HALF_ONLY and precision.activations > 2:
         return f"{kernel} works on fp16 and bf16, but precision {precision.name} keeps {precision.activations}-byte activations"

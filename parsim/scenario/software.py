@@ -14,7 +14,7 @@ from parsim.scenario.machine import HostSection, SoftwareSection
 from parsim.scenario.precision import PRESETS, kept_parts
 from parsim.scenario.schema import ScenarioSchema
 from parsim.scenario.training import ATTENTIONS
-from parsim.scenario.values import Choice, Flag, Quantity, Whole, did_you_mean
+from parsim.scenario.values import Choice, Flag, Number, Quantity, Whole, did_you_mean
 from parsim.units import format_time
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ class Profile:
     """parameters that a sharded optimizer has stepped are gathered under the next forward"""
     host: Mapping[str, float]
     """what launching takes, by the keys of software.host [s]"""
+    launches_per_product: float
+    """kernels in whose time a matrix product is launched"""
     holds_logits: bool
     """the training loop holds the logits until the micro-batch is done"""
     context: int
@@ -160,6 +162,7 @@ def read_profile(name: str, relative_to: str | None) -> Profile:
         fsdp_version=reader.get("fsdp.version", Whole(1, 2), 2),
         overlap_gather=reader.get("accumulate.overlap_gather", Flag(), default=False),
         host={key: reader.get(f"host.{key}", Quantity("time", 1.0), "0 s") for key in HOST_TIMES},
+        launches_per_product=reader.get("host.launches_per_product", Number(1.0, 100.0), 1.0),
         holds_logits=reader.get("kernels.hold_logits", Flag(), default=True),
         context=reader.get("memory.context", Quantity("bytes", 10**12), "0.5 GiB"),
         context_sm70=reader.get("memory.context_sm70", Quantity("bytes", 10**12), "0 B"),
@@ -188,7 +191,7 @@ def issue_of(device: Device, documents: Mapping[str, files.Document]) -> Issue |
     """What launching takes on the machine where a device was measured, with its place in `documents`; None if its host was not."""
     launch = device.measured.launch if device.measured is not None else None
     if device.measured is None or launch is None or launch.issue is None:
-        return None
+        return Issue(device.issue, device.issue_source, device.name) if device.issue else None
     origin = device.name
     for document in documents.values():
         if document.tree.get("name") == device.name:
@@ -214,7 +217,12 @@ def host_of(section: HostSection, profile: Profile, assumptions: list[Assumption
             assumptions.append(Assumption(f"host_{key}", format_time(times[key]), issue.source, issue.origin))
         elif times[key]:
             assumptions.append(profile.assumption(f"host_{key}", format_time(times[key]), f"host.{key}"))
-    return Host(**times, blocking=section.blocking, graphs=section.graphs or ())
+    products = section.launches_per_product
+    if products == "auto":
+        products = profile.launches_per_product
+        if products != 1.0 and times["per_kernel_forward"]:
+            assumptions.append(profile.assumption("launches_per_product", f"{products:g}", "host.launches_per_product"))
+    return Host(**times, launches_per_product=products, blocking=section.blocking, graphs=section.graphs or ())
 
 
 def runtime_of(

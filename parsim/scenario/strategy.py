@@ -321,6 +321,7 @@ def _expert(section: ExpertSection, scenario: Scenario) -> ExpertParallel:
         sms=0 if section.sms == "auto" else section.sms,
         shared_overlap=section.shared_overlap,
         batch_overlap=section.batch_overlap,
+        fused_mlp=section.fused_mlp,
     )
 
 

@@ -18,7 +18,7 @@ from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, Number, Quant
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adam-8bit", "adafactor", "lion", "muon", "soap", "shampoo")
 OBJECTIVES = ("auto", "language-modelling", "dpo", "orpo", "kto", "reward")
 LOSSES = ("auto", "sum", "mse", "cross_entropy")
-LOSS_KERNELS = ("eager", "eager-chunks", "compiled", "fused", "vocab-parallel", "vocab-parallel-fused", "auto")
+LOSS_KERNELS = ("eager", "eager-chunks", "compiled", "fused", "vocab-parallel", "vocab-parallel-fused", "te", "auto")
 ATTENTIONS = ("eager", "mem-efficient", "triton-fa1", "flash2", "flash3", "cudnn")
 SELECTABLE = ("attention", "mlp", "norm", *REGIONS, MATMULS)
 SPELLED = {"core_attn": "attention"}
@@ -165,6 +165,8 @@ class TrainingSection(Section):
     """tokens per sample, the longest one (s); needed for models of sequences"""
     mean_sequence_length: Annotated[Any, Whole(1, 10**8, ("auto",))] = "auto"
     """tokens per sample on average, where shorter than sequence_length"""
+    document_length: Annotated[Any, Whole(1, 10**8, ("auto",))] = "auto"
+    """tokens of each document packed into a sample, which attends to no other (sequence packing); auto = a sample is one document"""
     target_sequence_length: Annotated[Any, Whole(1, 10**8, ("auto",))] = "auto"
     """tokens of the decoder's samples where sequence_length is the encoder's; auto = as many, or all that a decoder of speech has"""
     images: Annotated[Any, Whole(1, 10_000, ("auto",))] = "auto"

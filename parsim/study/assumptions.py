@@ -108,7 +108,7 @@ def _others(assumption: Assumption, device: Device) -> Sequence[str]:
             same = {"fp16", "bf16"} & {PRESETS[assumption.value].matmul} or {PRESETS[assumption.value].matmul}
             return [name for name, preset in PRESETS.items() if preset.activations == size and preset.matmul in same]
         case "attention":
-            return [*device.attention, "eager"]
+            return [*device.attention_kernels, "eager"]
     return CHOICES.get(assumption.name, ())
 
 

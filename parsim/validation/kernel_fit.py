@@ -28,7 +28,7 @@ _FINEST = 1e-4
 """a search ends where its corners differ by less than this share of the error"""
 _RESTARTS = 3
 _OF_GEMM = frozenset(one.name for one in fields(GemmEfficiency)) - {"by_dtype"}
-_OF_ATTENTION = frozenset(one.name for one in fields(AttentionEfficiency)) - {"dtype", "block"}
+_OF_ATTENTION = frozenset(one.name for one in fields(AttentionEfficiency)) - {"dtype", "block", "window_backward"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def mean_error(device: Device, rows: Sequence[PublishedProduct | PublishedAttent
 
 def _chosen(measured: KernelMeasurements, name: str, fit: ParameterFit) -> Sequence[PublishedProduct | PublishedAttention]:
     if fit.rows == "attention":
-        return [row for row in measured.attention if row.device == name and row.attention.implementation == fit.of]
+        return [row for row in measured.attention if row.device == name and row.table == fit.of]
     kind = "grouped" if fit.rows == "grouped" else "gemm"
     rows = [row for row in measured.products if row.device == name and row.kind == kind and row.gemm.dtype == fit.of]
     if fit.rows == "grouped":

@@ -40,7 +40,7 @@ class PredictedKernel:
         if isinstance(self.row, PublishedProduct):
             return self.row.device, self.row.gemm.dtype, WHAT[self.row.kind]
         one = self.row.attention
-        return self.row.device, one.implementation, f"{'backward' if one.backward else 'forward'}, head size {one.head_dim}"
+        return self.row.device, self.row.table, f"{'backward' if one.backward else 'forward'}, head size {one.head_dim}"
 
 
 SHAPES: dict[str, Callable[[PredictedKernel], bool]] = {
@@ -125,7 +125,8 @@ def _fitted(measured: KernelMeasurements, group: tuple[str, str, str], *, attent
     numbers = [fit.parameters for fit in measured.entries[device].fits if fit.of == dtype and fit.rows == "attention"]
     names = [key.partition(".")[2] for parameters in numbers for key in parameters]
     direction = what.partition(",")[0]
-    return ", ".join(names) if direction in names else ""
+    narrow = what.endswith("head size 64") and not {"d64", "d64_backward"}.isdisjoint(names)
+    return ", ".join(names) if direction in names or narrow else ""
 
 
 def document(validation: KernelValidation) -> dict[str, Any]:

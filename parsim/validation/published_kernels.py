@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from parsim.errors import Finding, ScenarioError
-from parsim.hardware.device import Device, device_from_tree
+from parsim.hardware.device import FP8, Device, device_from_tree
 from parsim.kernel import Attention, Gemm
 from parsim.scenario.files import find, read
 from parsim.units import parse, whole
@@ -63,6 +63,11 @@ class PublishedAttention(Published):
     def kernel(self) -> Attention:
         """The product or attention core that was computed."""
         return self.attention
+
+    @property
+    def table(self) -> str:
+        """The efficiencies of a device file that it belongs to."""
+        return self.attention.implementation + FP8 * (self.attention.dtype == "fp8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +199,8 @@ def _attended(row: Mapping[str, str], entries: Mapping[str, BenchmarkedDevice]) 
     backward, counted = one_of(row, "direction", ("forward", "backward")) == "backward", one_of(row, "counted", ("full", "executed"))
     attention = Attention(
         batch, heads, kv_heads, sequence, sequence, width, causal=row["causal"] == "1", backward=backward,
-        implementation=row["implementation"], value_dim=value,
+        implementation=row["implementation"].removesuffix(FP8), dtype="fp8" if row["implementation"].endswith(FP8) else "bf16",
+        value_dim=value, window=whole(row["window"]),
     )  # fmt: skip
     # benchmarks often count the operations of a kernel without mask whether there is one or not, and backward as 5/2 of forward
     flop = replace(attention, backward=False, causal=attention.causal and counted == "executed").flop

@@ -158,8 +158,11 @@ def test_features():
 def test_attention_kernels_agree_with_features():
     for name in names("devices"):
         found = device(name)
-        for kernel in found.attention:
+        for kernel in found.attention_kernels:
             assert found.has(kernel), f"{name} lists an efficiency for {kernel}"
+        narrow = {kernel.removesuffix("-fp8") for kernel in found.attention} - set(found.attention_kernels)
+        assert not narrow, f"{name} lists fp8 kernels of {narrow} alone"
+        assert found.has("fp8") or len(found.attention) == len(found.attention_kernels)
 
 
 @pytest.mark.parametrize(

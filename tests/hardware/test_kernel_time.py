@@ -12,8 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parsim.errors import TopologyError
-from parsim.hardware.device import device_from_tree
-from parsim.hardware.kernels import attention_ramp, head_size_share, kernel_time, memory_rate, tile_share, tiles, wave_efficiency, waves
+from parsim.hardware.device import AttentionEfficiency, device_from_tree
+from parsim.hardware.kernels import (
+    attention_ramp,
+    attention_table,
+    head_size_share,
+    kernel_time,
+    memory_rate,
+    tile_share,
+    tiles,
+    wave_efficiency,
+    waves,
+)
 from parsim.kernel import Attention, Fixed, Gemm, Memory
 from parsim.parallel.optimizer import step_kernels
 from parsim.parallel.settings import Optimizer, Precision
@@ -391,3 +401,38 @@ def test_memory_work_never_beats_the_bandwidth(size, launches):
     card = device("a100-sxm-80gb")
     time = kernel_time(card, Memory(size, launches=launches))
     assert time >= size / (2039e9 * 0.82) + launches * 2e-6 - 1e-15
+
+
+class TestAttentionTables:
+    """fp8 kernels, head size 64 backward and windows by numbers of their own."""
+
+    CORE = Attention(1, 64, 8, 8192, 8192, 64, causal=True, implementation="cudnn")
+
+    def table(self, **numbers):
+        card = device("gb200-186gb")
+        return replace(card, attention=dict(card.attention) | {"cudnn": AttentionEfficiency(0.8, 0.5, 0.0, **numbers)})
+
+    def test_head_size_64_backward(self):
+        same, own = self.table(d64=0.5), self.table(d64=0.5, d64_backward=0.8)
+        assert kernel_time(own, self.CORE) == kernel_time(same, self.CORE)
+        backward = replace(self.CORE, backward=True)
+        times = [kernel_time(one, backward) - one.kernel_latency for one in (same, own)]
+        assert times[0] / times[1] == pytest.approx(0.8 / 0.5)
+
+    def test_backward_kernels_that_do_not_skip_keys_outside_of_a_window(self):
+        skips, not_so = self.table(), self.table(window_backward=False)
+        near = replace(self.CORE, window=128)
+        assert kernel_time(skips, near) == kernel_time(not_so, near)
+        back = replace(near, backward=True)
+        assert kernel_time(not_so, back) == kernel_time(not_so, replace(back, window=0)) > kernel_time(skips, back)
+
+    def test_fp8_kernels(self):
+        card = device("gb200-186gb")
+        narrow = replace(self.CORE, dtype="fp8")
+        assert attention_table(card, narrow) == "cudnn-fp8"
+        assert attention_table(card, self.CORE) == "cudnn"
+        assert attention_table(card, replace(narrow, implementation="flash3")) == "flash3"
+        assert "cudnn-fp8" not in card.attention_kernels
+        # measured: at head size 128 an fp8 forward is 1.2 times as fast as bf16, not twice
+        wide = [replace(one, head_dim=128) for one in (self.CORE, narrow)]
+        assert kernel_time(card, wide[0]) / kernel_time(card, wide[1]) == pytest.approx(1.2, abs=0.08)

@@ -80,8 +80,11 @@ class TestKernels:
         assert arrived == 1857
         assert leaving.kernels == leaving.behind == returning.before == returning.kernels == (Memory((1857 + 2000) * self.ROW),)
 
-    def test_hybridep_leaves_nothing_to_do(self):
-        assert [way.kernels for way in self.ways("hybridep")] == [(), ()]
+    def test_hybridep_orders_what_arrived_in_its_buffer(self):
+        own, other = self.ways("hybridep"), self.ways("deepep")
+        assert [(way.before, way.behind) for way in own] == [(way.before, way.behind) for way in other]
+        assert [way.buffers for way in other] == [1857 * self.ROW, 1857 * self.ROW]
+        assert [way.buffers for way in own] == [0, 0]
 
     def test_all_gather(self):
         leaving, returning = self.ways("allgather", summed=True)

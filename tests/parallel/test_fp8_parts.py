@@ -101,13 +101,14 @@ def scenario(*overrides):
 
 
 def test_an_attention_core_of_8k_tokens_takes_its_bf16_time():
-    """H100, 32 heads of 128, 8,192 tokens, causal: 0.55 TFLOP in 0.87 ms, and half of that at the fp8 peak."""
+    """H100, 32 heads of 128, 8,192 tokens, causal: 0.55 TFLOP in 0.87 ms; in fp8 at 0.519 of a peak twice as high."""
     built = build(scenario())
     device = built.cluster.device(0)
     core = Attention(1, 32, 8, 8192, 8192, 128, causal=True, implementation=built.training.attention)
     in_fp8 = replace(core, dtype="fp8")
     assert kernel_time(device, core) == pytest.approx(0.869e-3, rel=0.01)
-    assert kernel_time(device, in_fp8) == pytest.approx(0.435e-3, rel=0.01)
+    ramp = 8192 / (8192 + 2 * 477 + 128)
+    assert kernel_time(device, in_fp8) == pytest.approx(core.flop / (1979e12 * 0.549 * ramp) + 2e-6, rel=0.01)
     run = simulate(scenario())
     work = {kernel for kernel in run_kernels(built) if isinstance(kernel, Attention) and not kernel.backward}
     assert work == {core}

@@ -61,6 +61,7 @@ def test_split_backward_shares_the_floor():
 def test_launches_are_counted_by_kernel():
     gemm, attention = Gemm(8, 8, 8), Attention(1, 1, 1, 8, 8, 8, True)
     assert launches([gemm, attention, Memory(1.0, launches=3), Memory(1.0, launches=0), Fixed(1.0)]) == 5
+    assert launches([gemm, Gemm(8, 8, 8, launches=4), attention, Memory(1.0)], 2.7) == pytest.approx(5 * 2.7 + 2)
 
 
 def test_a_small_model_is_launch_bound_and_graphs_free_it():

@@ -65,6 +65,7 @@ INSISTENT = 30
 
 NUMBERS: dict[str, tuple[Any, ...]] = {
     "training.mean_sequence_length": (33, 64),
+    "training.document_length": (16, 60),
     "training.dropout": (0.0, 0.1),
     "training.loss.chunks": (1, 2, 4, 7),
     "training.recompute": ({"every": 1}, {"every": 2}, {"one_in": 2}, {"blocks": 1}),

@@ -19,7 +19,8 @@ REPLICATED: dict[str, Any] = {**LLAMA, "parallel": {"data": {"strategy": "ddp"}}
 STAGED: dict[str, Any] = {**GPT, "parallel": {"tensor": {"size": 2}, "pipeline": {"size": 4}, "data": {"strategy": "zero1"}}}
 RECIPE = (
     "training.loss.hold_logits=false",
-    "training.mean_sequence_length=1024", "training.partial_micro_batch=true", "training.tokens=1B", "training.iteration=first",
+    "training.mean_sequence_length=1024", "training.document_length=512",
+    "training.partial_micro_batch=true", "training.tokens=1B", "training.iteration=first",
     "training.precision=fp16", "training.optimizer={name: lion, implementation: foreach, clip_gradients: false}",
     "training.loss={kind: cross_entropy, kernel: fused}", "training.dropout=0.2", "training.attention=flash2", "training.recompute=full",
     "training.data_loading=1 ms",
@@ -46,11 +47,15 @@ MIXTURE: dict[str, Any] = {**GPT, "model": "mixtral-8x7b", "parallel": {"data": 
 WITH_SHARED = {**MIXTURE, "model": "qwen2-57b-a14b"}
 TITAN_RECIPE = (
     "training.loss.hold_logits=false", "training.loss.kind=cross_entropy", "training.mean_sequence_length=1024",
+    "training.document_length=512",
     "training.partial_micro_batch=true", "training.tokens=1B", "training.iteration=first", "training.precision=amp-bf16",
     "training.optimizer={name: adam, implementation: foreach, clip_gradients: false}", "training.dropout=0.2", "training.attention=flash2",
     "training.recompute={one_in: 2}", "training.data_loading=1 ms",
 )  # fmt: skip
 EXPERTS: dict[str, Any] = {**LLAMA, "model": "qwen3-30b-a3b"}
+FUSED_EXPERTS = (
+    "cluster.topology=hgx-b200", "training.precision={preset: fp8, recipe: mxfp8}", "parallel.expert={size: 4, tensor: 1, fused_mlp: true}",
+)  # fmt: skip
 ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
     "megatron": [
         (STAGED, (*RECIPE, "parallel.tensor.sequence_parallel=true")),
@@ -69,6 +74,7 @@ ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
             ("parallel.expert={size: 4, tensor: 2, imbalance: 1.2, capacity_factor: 1.5, pad_to_capacity: true, batch_overlap: true}",),
         ),
         (MIXTURE, ("parallel.expert={size: 4, tensor: 1, dispatcher: deepep, sms: 24, dispatch_dtype: fp8, combine_dtype: bf16}",)),
+        (MIXTURE, FUSED_EXPERTS),
         (WITH_SHARED, ("parallel.expert={size: 4, tensor: 1, shared_overlap: true}",)),
     ],
     "deepspeed": [
@@ -153,6 +159,7 @@ ELSEWHERE = {
     "deepspeed": {
         *MUON,
         *FACTORS,
+        "parallel.expert.fused_mlp",
         "parallel.data.optimizer_instances",
         "parallel.order",
         *BUFFERS,
@@ -180,8 +187,18 @@ ELSEWHERE = {
         "parallel.expert.dispatch_dtype",
         "parallel.expert.combine_dtype",
         "parallel.expert.sms",
+        "parallel.expert.fused_mlp",
     },
-    "torchtitan": {*PLUS_PLUS, *MUON, *FACTORS, "training.finetune.*", "parallel.data.optimizer_instances", "parallel.order", *ACTIVATIONS},
+    "torchtitan": {
+        *PLUS_PLUS,
+        *MUON,
+        *FACTORS,
+        "training.finetune.*",
+        "parallel.expert.fused_mlp",
+        "parallel.data.optimizer_instances",
+        "parallel.order",
+        *ACTIVATIONS,
+    },
 }
 """keys that are refused, or taken only where another key is refused, hence tested with the refusals"""
 

@@ -128,6 +128,7 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
         "model.experts.router_dtype": (EXPERTS.format(", router_dtype: fp32, dense_layers: 2"),),
         "model.experts.router_bias": (EXPERTS.format(", router_bias: true"),),
         "model.experts.renormalise": (EXPERTS.format(", renormalise: false"),),
+        "model.experts.clamp": (EXPERTS.format(", clamp: true"),),
         "model.experts.groups": (EXPERTS.format(", groups: 4, groups_kept: 2"),),
         "model.experts.groups_kept": (EXPERTS.format(", groups: 2, groups_kept: 1"),),
         "model.latent": (LATENT,),
@@ -156,6 +157,7 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
         "training.optimizer.momentum": ("training.optimizer.name=sgd",),
         "training.optimizer.clip_gradients": ("training.optimizer.clip_gradients=false",),
         "training.loss.kernel": ("training.loss.kernel=vocab-parallel-fused",),
+        "training.loss.kernel.te": ("training.loss.kernel=te",),
         "training.dropout": ("training.dropout=0.2",),
         "training.attention": ("training.attention=flash2",),
         "training.recompute": ("training.recompute=full",),
@@ -174,6 +176,12 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
             *SPREAD,
             "parallel.expert={size: 2, batch_overlap: true}",
             "parallel.pipeline={schedule: interleaved, virtual_stages: 2}",
+        ),
+        "parallel.expert.fused_mlp": (
+            *SPREAD,
+            "cluster.topology=hgx-b200",
+            "training.precision={preset: fp8, recipe: mxfp8}",
+            "parallel.expert={size: 2, tensor: 1, fused_mlp: true}",
         ),
         "parallel.expert.pad_to_capacity": (*SPREAD, "parallel.expert={size: 2, capacity_factor: 1.5, pad_to_capacity: true}"),
         "parallel.expert.dispatcher": (*SPREAD, "parallel.expert={size: 2, dispatcher: allgather}"),
@@ -404,7 +412,7 @@ def test_law_what_was_exported_is_imported_as_the_same_scenario(tool: str, data:
     assert without_comments(second) == without_comments(first.text)
 
 
-TIMES = ("training.data_loading=1 ms", "training.mean_sequence_length=1024")
+TIMES = ("training.data_loading=1 ms", "training.mean_sequence_length=1024", "training.document_length=512")
 LOST = {
     "megatron": (*TIMES, "parallel.data.prefetch=2", "parallel.data.limit_gathers=3", "parallel.data.first_bucket='2 MiB'"),
     "deepspeed": (*TIMES, "parallel.data.unit=block", "parallel.data.queues=separate", "training.loss.kernel=fused"),

@@ -121,6 +121,7 @@ LEAVES: dict[str, Leaf] = {
     "model": leaf("bert-base", {**MODEL, "layers": 6}),
     "training.sequence_length": leaf(128),
     "training.mean_sequence_length": leaf(128, 512, same={**AUTO, 256: None}),
+    "training.document_length": leaf(128, 512, same={**AUTO, 256: None}),
     "training.global_batch": leaf(8, 32, training={"gradient_accumulation": "auto", "global_batch": 16}),
     "training.micro_batch": leaf(4),
     "training.gradient_accumulation": leaf(1, 4, "auto"),
@@ -177,7 +178,7 @@ LEAVES: dict[str, Leaf] = {
     "training.optimizer.max_preconditioner_dim": leaf(64, 256, same={"auto": None, 10_000: None}, training__optimizer__name="soap"),
     "training.loss.kind": leaf("sum", "mse", same={"auto": None, "cross_entropy": None}),
     "training.loss.kernel": leaf(
-        "fused", "vocab-parallel", "vocab-parallel-fused", "eager-chunks", "compiled", same={"auto": None, "eager": None}
+        "fused", "vocab-parallel", "vocab-parallel-fused", "te", "eager-chunks", "compiled", same={"auto": None, "eager": None}
     ),
     "training.loss.hold_logits": leaf(False, same={"auto": None, True: None}),
     "training.loss.chunks": leaf(2, 4),
@@ -255,6 +256,10 @@ LEAVES: dict[str, Leaf] = {
     ),
     "parallel.expert.grouped_gemm": leaf(False),
     "parallel.expert.batch_overlap": leaf(True, model=MIXTURE, parallel__expert__size=2, training__gradient_accumulation=4),
+    "parallel.expert.fused_mlp": leaf(
+        True, model=MIXTURE, parallel__expert__size=2, cluster__topology="hgx-b200", software__profile="megatron-core",
+        training__precision={"preset": "fp8", "recipe": "mxfp8"},
+    ),
     "parallel.expert.pad_to_capacity": leaf(True, model=MIXTURE, parallel__expert={"size": 2, "capacity_factor": 2.0}),
     "parallel.expert.dispatcher": leaf(
         "allgather", "deepep", "hybridep", same={"auto": None, "alltoall": None}, model=MIXTURE, parallel__expert__size=2
@@ -367,6 +372,7 @@ LEAVES: dict[str, Leaf] = {
     "software.host.per_collective": leaf("1 ms", same=AUTO, parallel__tensor__size=2),
     "software.host.per_kernel_forward": leaf("1 ms", "0 s", same=AUTO),
     "software.host.per_kernel_backward": leaf("1 ms", same=AUTO),
+    "software.host.launches_per_product": leaf(20.0, same={"auto": None, 1.0: None}, software__host__per_kernel_forward="1 ms"),
     "software.host.per_list_entry": leaf("1 ms", same=AUTO, software__profile="deepspeed-2021", parallel__data__strategy="zero3"),
     "software.host.blocking": leaf(True, parallel__data__overlap_reduce=False),
     "software.host.graphs": leaf(True),

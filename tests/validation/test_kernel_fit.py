@@ -139,8 +139,8 @@ def test_only_the_numbers_change(measured, tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_fitted(measured):
-    with pytest.raises(ScenarioError, match="nothing of 'gb200-186gb' is fitted"):
-        refit(measured, "gb200-186gb")
+    with pytest.raises(ScenarioError, match="nothing of 'b300-sxm-288gb' is fitted"):
+        refit(measured, "b300-sxm-288gb")
     entry = measured.entries["t4-16gb"]
     wrong = replace(entry, fits=(ParameterFit("fp16", "all", {"eficiency": (0, 1, 0.5)}),))
     with pytest.raises(ScenarioError, match="unknown parameter 'eficiency'"):

@@ -28,7 +28,7 @@ def validation(measured):
 
 def test_every_row_is_there_with_its_source(measured):
     assert len(measured.products) == 1673
-    assert len(measured.attention) == 119
+    assert len(measured.attention) == 389
     assert all(row.source for row in (*measured.products, *measured.attention))
     rows = {name: sum(row.device == name for row in measured.products) for name in measured.entries}
     assert rows["a100-pcie-80gb"] == 124 + 9
@@ -185,6 +185,14 @@ def test_fast_products_of_the_b200_are_short_ones(validation):
         ("h20-sxm-96gb", "cudnn", "forward, head size 128", 0.01, 0.01),
         ("b200-sxm-180gb", "cudnn", "forward, head size 128", 0.05, 0.26),
         ("b200-sxm-180gb", "cudnn", "backward, head size 128", 0.03, 0.17),
+        ("gb200-186gb", "cudnn", "forward, head size 128", 0.04, 0.12),
+        ("gb200-186gb", "cudnn", "backward, head size 192", 0.055, 0.15),
+        ("gb200-186gb", "cudnn-fp8", "forward, head size 192", 0.11, 0.17),
+        ("gb300-288gb", "cudnn", "forward, head size 192", 0.04, 0.06),
+        ("gb300-288gb", "cudnn", "backward, head size 64", 0.03, 0.07),
+        ("gb300-288gb", "cudnn-fp8", "backward, head size 64", 0.02, 0.06),
+        ("h200-sxm-141gb", "cudnn", "forward, head size 64", 0.03, 0.11),
+        ("h200-sxm-141gb", "cudnn-fp8", "forward, head size 128", 0.01, 0.01),
     ],
 )
 def test_attention(validation, device, implementation, what, middle, worst):
@@ -227,6 +235,7 @@ def test_text_states_what_was_fitted(validation):
     assert next(line for line in lines if "V100 32GB" in line).endswith("no")
     attention = [line.split("   ")[-1] for line in lines if re.search(r"flash3 +forward, head size 128", line)]
     assert attention == ["forward, s_half, d256", "forward, d64, tail_forward"]
+    assert any(re.search(r"cudnn +forward, head size 64 .* d64, d64_backward$", line) for line in lines)
     assert "554 rows are of devices that parsim has no file for." in lines[-1]
 
 

@@ -159,6 +159,8 @@ def _read_positions(draft: ImportDraft, source: Source) -> None:
     row = source.table.rows["model.position"]
     kind, old, none = source.of("model.position"), source.get("use_rotary_position_embeddings"), source.get("no_position_embedding")
     if draft.take(source, "model.position") is not None and kind is not None:
+        if kind.text == "yarn":
+            draft.write("model.rotary_scaled", True, kind, note="unless --mscale is --mscale-all-dim")
         draft.harmless(old, f"{kind.written} counts")
         draft.harmless(none, f"{kind.written} counts")
     elif kind is not None:
@@ -217,6 +219,8 @@ def _read_experts(draft: ImportDraft, source: Source) -> None:
         draft.write("model.experts.bias", True, note="no --disable-bias-linear")
     for path in ("router_bias", "shared_gate", "renormalise", "groups", "groups_kept"):
         draft.take(source, f"model.experts.{path}")
+    if draft.number(limit := source.of("model.experts.clamp")) is not None:
+        draft.write("model.experts.clamp", True, limit)
 
 
 def _read_latent(draft: ImportDraft, source: Source) -> None:
@@ -271,7 +275,9 @@ def model_arguments(draft: ExportDraft) -> list[str]:
 
 def _structure(draft: ExportDraft, config: TransformerConfig) -> list[str]:
     arguments = [
-        draft.option("model.position", config.position),
+        draft.says("model.position", f"{draft.written('model.position', config.position).rpartition(' ')[0]} yarn")
+        if config.rotary_scaled
+        else draft.option("model.position", config.position),
         draft.option("model.normalisation", config.normalisation),
     ]
     if config.position == "rotary" and config.rotary_fraction != 1.0 and config.latent is None:
@@ -398,6 +404,9 @@ def _router(draft: ExportDraft, experts: Experts) -> list[str]:
         arguments.append(draft.option("model.experts.renormalise"))
     if experts.router_dtype == "fp32":
         arguments.append(draft.option("model.experts.router_dtype", "fp32"))
+    if experts.clamp:
+        arguments.append(draft.option("model.experts.clamp", "7.0"))
+        draft.remarks("model.experts.clamp", "parsim knows no limit: 7.0 is GPT-OSS's")
     if experts.groups:
         arguments += [draft.option(f"model.experts.{name}", getattr(experts, name)) for name in ("groups", "groups_kept")]
     return arguments

@@ -151,6 +151,11 @@ def _read_experts(draft: ImportDraft, source: Source) -> None:
     write_experts(draft, source.of("parallel.expert.size"), source.of("parallel.expert.tensor"), None)
     for key in ("capacity_factor", "pad_to_capacity", "batch_overlap"):
         draft.take(source, f"parallel.expert.{key}")
+    fuser, recipe = source.of("parallel.expert.fused_mlp"), source.of("training.precision.recipe")
+    if draft.value("model.experts.count") is not None and recipe is not None and recipe.text == "mxfp8":
+        draft.take(source, "parallel.expert.fused_mlp")
+    else:
+        draft.harmless(fuser, "it fuses the mxfp8 products of experts only")
     path, beside = "parallel.expert.dispatcher", source.of("parallel.expert.shared_overlap")
     kind, backend, deepep = source.of(path), source.of(f"{path}.backend"), source.of(f"{path}.deepep")
     keys, sms = [key for key in (kind, backend, deepep) if key is not None], source.of("parallel.expert.sms")
@@ -279,7 +284,10 @@ def mesh_arguments(draft: ExportDraft) -> list[str]:
     if section.expert.pad_to_capacity:
         arguments.append(draft.option("parallel.expert.pad_to_capacity"))
     beside = "parallel.expert.batch_overlap"
-    for path, overlaps in (("parallel.expert.shared_overlap", section.expert.shared_overlap), (beside, section.expert.batch_overlap)):
+    flags = {"shared_overlap": section.expert.shared_overlap, "batch_overlap": section.expert.batch_overlap}
+    for path, overlaps in {
+        f"parallel.expert.{key}": said for key, said in (flags | {"fused_mlp": section.expert.fused_mlp}).items()
+    }.items():
         draft.says(path, "the default, off")
         arguments += [draft.option(path)] if overlaps else []
     if section.expert.batch_overlap:

@@ -38,8 +38,13 @@ def read_training(draft: ImportDraft, source: Source, length: int | None) -> Non
     read_dropout(draft, source)
     read_attention(draft, source)
     read_recompute(draft, source)
-    if draft.switch(source, "training.loss.kernel"):
-        draft.write("training.loss.kernel", "vocab-parallel-fused", source.of("training.loss.kernel"))
+    whose = source.of("training.loss.kernel.te")
+    if not draft.switch(source, "training.loss.kernel"):
+        draft.harmless(whose, "it counts with --cross-entropy-loss-fusion only")
+    elif whose is not None and whose.text == "te":
+        draft.write("training.loss.kernel", "te", source.of("training.loss.kernel"), whose)
+    else:
+        draft.write("training.loss.kernel", "vocab-parallel-fused", source.of("training.loss.kernel"), whose)
 
 
 def read_batch(draft: ImportDraft, source: Source, length: int | None) -> None:
@@ -463,6 +468,8 @@ def _loss(draft: ExportDraft) -> list[str]:
     draft.says("training.loss.chunks", "1")
     kernel = "training.loss.kernel"
     draft.lacks("training.loss.hold_logits", "the pipeline's schedule decides what is kept")
+    if training.loss_kernel == "te":
+        return [draft.option(kernel, "vocab-parallel-fused"), draft.option(f"{kernel}.te", "te")]
     if training.loss_kernel == "vocab-parallel-fused":
         return [draft.option(kernel, "vocab-parallel-fused")]
     if not training.loss_kernel.startswith("vocab-parallel"):

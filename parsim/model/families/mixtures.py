@@ -18,7 +18,7 @@ GPT_OSS = member(
     "gpt-oss",
     {
         "query_key_value_bias": True, "output_bias": True, "head_dim": 64, "attention_sinks": True, "attention_window": 128,
-        "full_attention_every": 2, "experts": {"bias": True, "renormalise": True},
+        "full_attention_every": 2, "rotary_scaled": True, "experts": {"bias": True, "clamp": True, "renormalise": True},
     },
     {**BIASES, "num_local_experts": "experts.count", "num_experts_per_tok": "experts.top_k"},
     ("attention", *EXPERT_REGISTRATION),
