@@ -30,7 +30,7 @@ ROWS = {
 
 @pytest.mark.parametrize("name", ROWS)
 def test_published_steps_with_context_parallelism(name: str) -> None:
-    """Time within 5 %; with the effects that a user gets 4 to 9 % less, and within the band of the report.
+    """Time within 5 %; with the effects that a user gets up to 7 % less, and within the band of the report.
 
     Memory within 2.5 % once the fp32 gradient of the head's weight is added, which Megatron makes beside its gradient buffer and which is
     missing with or without context parallelism; activations are those of s / c tokens.
@@ -47,6 +47,6 @@ def test_published_steps_with_context_parallelism(name: str) -> None:
     assert (found["memory"]["peak_allocated_bytes"] + head) / GIB == pytest.approx(gib, rel=0.025)
     assert found["ranks"]["micro_batches"] == 4
     default = simulate(tree | {"software": {"profile": "megatron-core"}})
-    assert -0.1 < default.step_time / seconds - 1 < -0.03
+    assert -0.07 < default.step_time / seconds - 1 < 0
     low, high = default.estimate.step_time_band_s
     assert low < seconds < high
