@@ -200,7 +200,7 @@ def _attended(row: Mapping[str, str], entries: Mapping[str, BenchmarkedDevice]) 
     attention = Attention(
         batch, heads, kv_heads, sequence, sequence, width, causal=row["causal"] == "1", backward=backward,
         implementation=row["implementation"].removesuffix(FP8), dtype="fp8" if row["implementation"].endswith(FP8) else "bf16",
-        value_dim=value, window=whole(row["window"]),
+        value_dim=value, window=whole(row.get("window") or "0"),
     )  # fmt: skip
     # benchmarks often count the operations of a kernel without mask whether there is one or not, and backward as 5/2 of forward
     flop = replace(attention, backward=False, causal=attention.causal and counted == "executed").flop

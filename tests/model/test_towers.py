@@ -213,11 +213,12 @@ def test_files_beside_the_first_weights_of_internvl() -> None:
     projector = 2 * 4096 + 4096 * 2048 + 2048 + 2048**2 + 2048
     text = build_model(INTERN_LM, name="internlm2", base_lookup=look_up)
     assert parameter_count(internvl_chat()) == parameter_count(text) + tower + projector
+    normed = internvl_chat(vision_config={**INTERN_VIT, "qk_normalization": True})
+    assert parameter_count(normed) == parameter_count(internvl_chat()) + 24 * 2 * 1024
     for changes, words in (
         ({"use_llm_lora": 16}, "adapters within the model"),
         ({"llm_config": None}, "has a llm_config"),
         ({"architectures": ["InternVLReward"]}, "InternVLReward is not supported yet"),
-        ({"vision_config": {**INTERN_VIT, "qk_normalization": True}}, "norm of queries and keys"),
     ):
         with pytest.raises(ModelError) as caught:
             internvl_chat(**changes)
