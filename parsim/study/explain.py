@@ -11,7 +11,7 @@ from shutil import get_terminal_size
 from textwrap import fill
 from typing import Any, Literal
 
-from parsim.errors import ParsimError
+from parsim.errors import ParsimError, PlanError
 from parsim.execution.slow_gpu import checked
 from parsim.report import Report
 from parsim.report.critical_path import Cause
@@ -73,7 +73,7 @@ def explain(scenario: Scenario, *, slow_gpu: float = SPEED, jobs: int | None = N
     came = answered([(Variant(scenario), look), *((variant, figures) for variant in variants)], jobs=jobs)  # the longest first
     slow, *others = came if watch is None else watch(came, 1 + len(variants))
     if slow.refusal:
-        raise ParsimError(slow.refusal)
+        raise PlanError(slow.findings) if slow.status == "refused" else ParsimError(slow.reason)
     report = Report(replace(report.measured, slow_gpu=slow.answer))
     slowest = list(slow_rank(scenario, built, report))
     others += tried(scenario, [one.overrides for one in slowest], jobs=1)
