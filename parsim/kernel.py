@@ -8,7 +8,7 @@ FLOPs count 2 per multiply-add.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +108,16 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A memory-bound kernel: `bytes` read plus written [B] in `launches` launches, `flop` for the books."""
+    """A memory-bound kernel: `bytes` read plus written [B] in `launches` launches, `flop` for the books.
+
+    Some issue so many instructions for the bytes they move that the multiprocessors are busy longer than the memory (`vector`).
+    """
 
     bytes: float
     flop: float = 0.0
     launches: int = 1
+    vector: float = field(default=0.0, kw_only=True)
+    """how long the multiprocessors are busy, as what their fp32 units could do meanwhile: measured seconds x peak [FLOP]; 0: not as long"""
 
 
 @dataclass(frozen=True, slots=True)

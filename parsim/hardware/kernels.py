@@ -257,10 +257,14 @@ def memory_time(device: Device, kernel: Memory) -> float:
 
     The fixed time of a launch is the bandwidth ramp of small kernels as well: x bytes in x / rate + t are a rate of
     x / (x + t rate), so that 2 us make 3.2 MiB the size at which an A100 reaches half of its streaming rate.
-    Where copies were measured, every launch takes as long as a copy of its bytes.
+    Where copies were measured, every launch takes as long as a copy of its bytes. A kernel that keeps the multiprocessors longer than
+    the memory (`Memory.vector`) takes that long instead: more of them, or a higher clock, make it faster, more bandwidth does not.
     """
     if not kernel.launches and not kernel.bytes:
         return 0.0
+    if kernel.vector:
+        issuing = kernel.vector / peak_of(device, "fp32") + kernel.launches * device.kernel_latency
+        return max(memory_time(device, replace(kernel, vector=0.0)), issuing)
     launches = max(kernel.launches, 1)
     if device.measured is not None and device.measured.copy is not None:
         each = device.measured.copy.time(kernel.bytes / launches, device.kernel_latency)

@@ -6,7 +6,7 @@ of the backward-input pass.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from parsim.kernel import Memory
@@ -42,6 +42,14 @@ _ACTIVATIONS = {
     # XIELUActivation of the same file: three branches of one input, of which the square's, the exponential's and the choice are kept
     "xielu": _Cost(24, 40, (11, 18), extra=("positive", "exponential", "difference")),
 }
+BACKWARD_ISSUES = 288.0
+"""of the gradient of a gated activation that the router weights, for an element of its output [FLOP]: `Memory.vector`. torch.compile's
+kernel of swiglu_back(g * weights, y), 65,536 x 2,048 bf16 on an H100 SXM: 575 us, 92 % of the issue slots and 71 % of the memory busy
+(Nsight Compute; PyTorch 2.11); 768 to 2,048 columns and 32,768 to 65,536 rows 287 to 297, quick GELU 274"""
+CLAMP_ISSUES = (370.0, 856.0)
+"""of the bounds of Megatron's experts, for an element of the activation's output [FLOP]: forward two, backward five of PyTorch's kernels
+that walk halves of rows element by element. 65,536 x 2,880 bf16 on an H100 SXM: 1,043 and 2,411 us, 64 to 68 % of the issue slots and 36
+to 53 % of the memory busy"""
 ACTIVATIONS = tuple(kind for kind in _ACTIVATIONS if kind not in ("clamp", "xielu"))
 """kinds that `Activation` knows and plain layers are made of"""
 
@@ -95,6 +103,10 @@ class GatedActivation(Layer):
     sides: two comparisons (read, 1 B written), both joined (2 B read, 1 B written), and where they hold the gradient (mask and gradient
     read, written); for a bound on one side a comparison and that; the gradients of both joined (ATen: clamp_backward, SplitBackward).
     Transformer Engine's fused experts do all of it inside the products (`Workload.fused_experts`).
+
+    Of experts the router's weights are part of it (fused_bias_swiglu.py: weighted_swiglu_back). torch.compile makes two kernels of
+    backward: the gradient of gate and up, and the weight's gradient, which reads all three once more. The first, and PyTorch's kernels for
+    halves of a row, are bound by what the multiprocessors issue (`BACKWARD_ISSUES`, `CLAMP_ISSUES`).
     """
 
     features: int
@@ -117,11 +129,16 @@ class GatedActivation(Layer):
         if self.copies and at.fused_experts:
             return Work(output=0, input_gradients=(each,) * len(self.inputs), saves=saves)
         forward, backward = Memory(3 * size), Memory(5 * size)
-        if self.clamp and at.library:
-            joined = Memory(8 * size, launches=3)
-            apart = Memory(11 * size + 8 * count, launches=7)
-            saves += (Save(f"{self.name}.clamped", 2 * size),)
-            return Work((joined, forward), (backward, apart), output=size, input_gradients=(each,) * len(self.inputs), saves=saves)
+        if at.library and (self.clamp or (self.copies and at.exchanges_tokens)):
+            kernels, gradients = [forward], [backward]
+            if self.copies and at.exchanges_tokens:
+                gradients = [replace(backward, vector=BACKWARD_ISSUES * count), Memory(3 * size)]
+            if self.clamp:
+                issued = [each_way * count for each_way in CLAMP_ISSUES]
+                kernels = [Memory(4 * size, launches=2, vector=issued[0]), Memory(4 * size), *kernels]
+                gradients += [Memory(7 * size + 5 * count, launches=5, vector=issued[1]), Memory(4 * size + 3 * count, launches=2)]
+                saves += (Save(f"{self.name}.clamped", 2 * size),)
+            return Work(tuple(kernels), tuple(gradients), output=size, input_gradients=(each,) * len(self.inputs), saves=saves)
         if not at.fused:
             saves += (Save(f"{self.name}.activated", size), *(Save(f"{self.name}.{extra}", size) for extra in cost.extra))
             forward = Memory((cost.forward + 3) * size, launches=cost.launches[0] + 1)

@@ -73,6 +73,12 @@ _ROWS = {"mxfp8": 32, "nvfp4": 64, "deepseek-v3": 128}
 get_fp4_align_size in fp4_utils.py (64); pytorch/torchtitan, TOKEN_GROUP_ALIGN_SIZE_M (16, mxfp8 32); deepseek-ai/DeepGEMM, README: 128"""
 
 
+CAST_ISSUES = (41.5, 62.4)
+"""of Transformer Engine's mxfp8 casts, for an element in one direction, in two [FLOP]: `Memory.vector`. The kernel is bound by
+arithmetic, not by memory (NVIDIA/TransformerEngine pull request 1628): 8,192 x 8,192 bf16 on a B200 take 34.8 us by rows and 52.3 us by
+rows and columns (ROCm/TransformerEngine pull request 598, column B200)"""
+
+
 @dataclass(frozen=True, slots=True)
 class Quantisation:
     """How the products of a job are made in eight or four bits."""
@@ -182,7 +188,7 @@ class Quantisation:
     def weight(self, count: int) -> tuple[Kernel, ...]:
         """Quantise a weight of `count` elements in every direction that a step needs, where that is done once a step."""
         if not self._tensor_scale:
-            return (*self._largest(count), Memory(count * (2 + 2 * self._weight_element)))
+            return (*self._largest(count), self._cast(count, self._weight_element, 2))
         return (*self._largest(count), Memory(float(count * (3 + self.tn_only))))
 
     def behind_gather(self, count: int) -> tuple[Kernel, ...]:
@@ -209,8 +215,9 @@ class Quantisation:
             return (Memory(2.0 * count),) if backward else ()
         if not self._engine:
             return self._pass(count, columns=backward, again=backward)
-        one = Memory(count * (2 + self._weight_element + (backward and self.tn_only and self._tensor_scale)))
-        return (*self._largest(count), one)
+        if not self._tensor_scale:
+            return (*self._largest(count), self._cast(count, self._weight_element, 1))
+        return (*self._largest(count), Memory(count * (2 + self._weight_element + (backward and self.tn_only))))
 
     def gradient(self, count: int, *, trains: bool, gathers: bool) -> tuple[Kernel, ...]:
         """Quantise the `count` elements of the output's gradient that a rank has, before the products of backward."""
@@ -247,7 +254,12 @@ class Quantisation:
 
     def _both(self, count: int, trains: bool) -> Memory:
         """Rows and, for a weight's gradient, columns in one kernel."""
-        return Memory(count * (2 + self._element * (1 + trains)))
+        return self._cast(count, self._element, 1 + trains)
+
+    def _cast(self, count: int, element: float, ways: int) -> Memory:
+        """One kernel that makes `element` bytes of each of `count` elements in one direction or in two."""
+        issued = CAST_ISSUES[ways - 1] * count if (self.recipe, self.library) == ("mxfp8", TRANSFORMER_ENGINE) else 0.0
+        return Memory(count * (2 + ways * element), vector=issued)
 
     def _pass(self, count: int, *, columns: bool = False, again: bool = False) -> tuple[Kernel, ...]:
         """torchao: one cast. `columns`: scales run across the rows of memory; `again`: a tensor's scale is known from forward."""

@@ -9,7 +9,8 @@ dispatcher          messages towards the experts; back, the opposite of the toke
 ==================  ====================================================================================
 alltoall            all-to-all of T k h over ep and of the weights (fp32), all-gather over etp
 allgather           all-gather of T h over ep x etp, of the weights (fp32) and the map (1 B) of all E
-deepep, hybridep    every token once to every machine and once to every rank of ep x etp that it visits
+deepep, hybridep    every token once to every machine and once to every rank of ep x etp that it visits; hybridep
+                    before it, in forward, all-gather of the map (1 B) of all E
 ==================  ====================================================================================
 
 Backward sends the gradients the opposite way. What stands before and behind the messages: `parsim.model.exchange`. At the end of a
@@ -105,6 +106,8 @@ class ExpertParallelHooks(SilentHooks):
         """All that a dispatch or combine sends in a step."""
         leaves = isinstance(operator, Dispatch) == (step.phase != "input")
         waits = self.answer > 0 and isinstance(operator, Dispatch) and leaves
+        if self.workload.dispatcher == "hybridep" and isinstance(operator, Dispatch) and leaves:
+            self._send(at, "all_gather", EXPERT_MODEL, self._everyone * operator.experts, f"{operator.name} map")
         if waits and self.workload.dispatcher != "allgather":
             self._wait(at)
         if self.workload.dispatcher == "allgather":
@@ -138,6 +141,11 @@ class ExpertParallelHooks(SilentHooks):
         """What the busiest rank sends or receives, over the mean."""
         return max(self.workload.expert_imbalance, self.workload.expert_sent)
 
+    @property
+    def _everyone(self) -> int:
+        """Tokens of all ranks that hold the experts together."""
+        return self.workload.local_tokens * self.workload.expert * self.workload.expert_width
+
     def _row(self, operator: Dispatch | Combine, *, leaves: bool) -> int:
         """Bytes of a token on the wire."""
         return token_bytes(operator.hidden, self.workload, fp8=self.workload.dispatch_fp8 if leaves else self.workload.combine_fp8)
@@ -160,7 +168,7 @@ class ExpertParallelHooks(SilentHooks):
 
     def _gather(self, operator: Dispatch | Combine, at: Emitter, *, leaves: bool, forward: bool) -> None:
         """All ranks that hold the experts together see all their tokens; dispatch gathers where they go and with which weights, too."""
-        tokens = self.workload.local_tokens * self.workload.expert * self.workload.expert_width
+        tokens = self._everyone
         way = "all_gather" if leaves else "reduce_scatter"
         if isinstance(operator, Dispatch):
             if forward:

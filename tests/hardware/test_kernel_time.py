@@ -436,3 +436,13 @@ class TestAttentionTables:
         # measured: at head size 128 an fp8 forward is 1.2 times as fast as bf16, not twice
         wide = [replace(one, head_dim=128) for one in (self.CORE, narrow)]
         assert kernel_time(card, wide[0]) / kernel_time(card, wide[1]) == pytest.approx(1.2, abs=0.08)
+
+
+def test_a_kernel_that_issues_more_than_it_moves():
+    """1 GB at 1 TB/s are 1 ms; multiprocessors busy for 2e10 operations at 10 TFLOP/s 2 ms, whatever the memory; launches take 2 us."""
+    plain = device_from_tree(PLAIN)
+    moved, issued, less = Memory(1e9), Memory(1e9, vector=2e10, launches=3), Memory(1e9, vector=2e9)
+    assert kernel_time(plain, moved) == pytest.approx(1e-3 + 2e-6)
+    assert kernel_time(plain, issued) == pytest.approx(2e-3 + 3 * 2e-6)
+    assert kernel_time(plain, less) == kernel_time(plain, moved)
+    assert kernel_time(replace(plain, bandwidth=4e12), issued) == kernel_time(plain, issued)

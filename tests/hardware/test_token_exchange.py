@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 
 import pytest
-from hardware_graphs import shipped
+from hardware_graphs import device, shipped
 from test_expert_kernels import BF16, FP8, h800
 
 from parsim.errors import TopologyError
+from parsim.hardware.kernels import kernel_time
 from parsim.hardware.nccl.cost import collective_cost
+from parsim.hardware.nccl.expert_kernels import KERNELS
 from parsim.hardware.nccl.token_exchange import TokenExchange, deepep_buffers, token_exchange_cost
+from parsim.kernel import Memory
 from parsim.routing import Routing
 
 TOKENS = 4096
@@ -72,7 +75,8 @@ def test_two_machines_with_faster_nvlink_are_no_faster(printed, within):
 def test_hybridep_in_a_rack_as_printed(ranks, dispatch, combine):
     """docs/README_Hybrid-EP.md, GB200, eight experts on a rank, 32 multiprocessors, kernels only [GB/s]."""
     routing = Routing(8 * ranks, 8, ranks)
-    time = exchange(shipped("gb200-nvl72"), ranks, BF16, "hybridep", routing).time
+    cost = exchange(shipped("gb200-nvl72"), ranks, BF16, "hybridep", routing)
+    time = cost.time - cost.latency
     rate = TOKENS * BF16 * routing.visited() / time / 1e9
     assert rate == pytest.approx(math.sqrt(dispatch * combine), rel=0.08)
 
@@ -81,9 +85,31 @@ def test_hybridep_in_a_rack_as_printed(ranks, dispatch, combine):
 def test_hybridep_over_machines_as_printed(machines, dispatch, combine):
     ranks = 8 * machines
     routing = Routing(8 * ranks, 8, ranks)
-    time = exchange(shipped("hgx-h100", nodes=machines), ranks, BF16, "hybridep", routing).time
+    cost = exchange(shipped("hgx-h100", nodes=machines), ranks, BF16, "hybridep", routing)
+    time = cost.time - cost.latency
     places = tuple(tuple(range(8 * n, 8 * n + 8)) for n in range(machines))
     assert TOKENS * BF16 * routing.distinct(places) / time / 1e9 == pytest.approx(math.sqrt(dispatch * combine), rel=0.03)
+
+
+def test_hybridep_calls_beside_their_kernels():
+    """docs/README_Hybrid-EP.md, bf16 [GB/s]: dispatch through PyTorch and its kernel alone, combine alike; a copy of what arrived between.
+
+    Over two machines of 8 B300 [us]: deepseek-ai/DeepEP issue 590, 393.84 MB on every rank.
+    """
+    rows = [
+        ("b200-sxm-180gb", 8, 535.94, 734.95, 530.86, 673.84), ("gb200-186gb", 8, 545.71, 764.03, 568.94, 737.13),
+        ("gb200-186gb", 16, 523.48, 706.95, 521.55, 666.26), ("gb200-186gb", 24, 507.32, 665.97, 483.76, 639.80),
+        ("gb200-186gb", 32, 484.22, 642.23, 464.54, 605.15), ("gb200-186gb", 36, 479.02, 632.31, 447.89, 596.99),
+    ]  # fmt: skip
+    left = []
+    for gpu, ranks, *rates in rows:
+        arrived = TOKENS * BF16 * Routing(8 * ranks, 8, ranks).visited()
+        copied = kernel_time(device(gpu), Memory(2 * arrived))
+        left += [arrived / call / 1e9 - arrived / kernel / 1e9 - copied for call, kernel in (rates[:2], rates[2:])]
+    assert sum(left) / len(left) == pytest.approx(KERNELS["hybridep"].latency, rel=0.01)
+    copied = kernel_time(device("b300-sxm-288gb"), Memory(2 * 393.84e6))
+    between = [(call - kernel) * 1e-6 - copied for call, kernel in ((2884.3, 2638.9), (3054.8, 2896.4))]
+    assert sum(between) / 2 == pytest.approx(KERNELS["hybridep"].latency_between, rel=0.01)
 
 
 def test_two_ranks_that_share_experts_get_the_same_tokens():

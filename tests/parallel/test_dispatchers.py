@@ -32,6 +32,12 @@ class TestMessages:
     def test_tokens_once(self):
         assert exchanged(simulate(wide(size=8, dispatcher="deepep"))) == {("token_exchange", 8, 4096 * 14336): 4}
 
+    def test_hybridep_gathers_the_map_before(self):
+        """In forward: a byte for every one of the experts and tokens of all ranks."""
+        experts = 256
+        rows = exchanged(simulate(wide(size=8, dispatcher="hybridep")))
+        assert rows == {("token_exchange", 8, 4096 * 14336): 4, ("all_gather", 8, 8 * 4096 * experts): 1}
+
     def test_fp8_towards_the_experts(self):
         """Tokens in forward and gradients in backward; both come back in 16 bit."""
         rows = exchanged(simulate(wide(size=8, dispatch_dtype="fp8")))
@@ -54,7 +60,7 @@ class TestMessages:
 
     def test_the_busiest_rank(self):
         expert = {"size": 8, "dispatcher": "hybridep", "imbalance": 1.5}
-        assert set(exchanged(simulate(scenario(expert=expert)))) == {("token_exchange", 8, 192 * 512)}
+        assert set(exchanged(simulate(scenario(expert=expert)))) == {("token_exchange", 8, 192 * 512), ("all_gather", 8, 8 * 8 * 128)}
 
 
 class TestKernels:

@@ -6,6 +6,7 @@ import pytest
 from test_folding import H100, scenario
 
 from parsim.errors import PlanError
+from parsim.parallel.hooks import COUNTS
 from parsim.program.check import check
 from parsim.program.pass_builder import Item
 from parsim.program.program import COMPUTE
@@ -60,6 +61,31 @@ def test_a_layer_beside_another(count, exchange, seconds):
     assert max(run([*forward, *backward])) == pytest.approx((9 + 4 * exchange) * count)
     assert [item.name for item in both if item.turn == 1 and item.collective] == [i.name for i in backward if i.collective]
     assert sum(item.duration for item in both) == sum(item.duration for item in (*forward, *backward))
+
+
+@pytest.mark.parametrize(("exchange", "seconds"), [(1, 9.5), (1.5, 9.5), (2, 10), (3.5, 14)])
+@pytest.mark.parametrize("count", [1, 10])
+def test_the_wait_for_counts_is_part_of_its_layer(count, exchange, seconds):
+    """max(C, A_F + 0.5) + max(2C, M_B + M_W + M_F) + max(C, A_B): it does not part a layer's attention from its experts."""
+    forward, backward = mixture_passes(count, exchange)
+    waiting = []
+    for item in forward:
+        waiting += [Item(COUNTS, "launch", (COMPUTE,), 0.5), item] if item.name == "dispatch" else [item]
+    assert max(run(side_by_side(waiting, backward))) == pytest.approx(seconds * count)
+
+
+@pytest.mark.parametrize(("exchange", "seconds"), [(1, 9.5), (1.5, 9.5), (2, 10), (3.5, 14)])
+def test_collectives_of_tensor_ranks_are_part_of_their_layer(exchange, seconds):
+    """Half a second behind attention forward: max(C, A_F + 0.5) + max(2C, M_B + M_W + M_F) + max(C, A_B); the other pass waits, too."""
+    forward, backward = mixture_passes(10, exchange)
+    tensor = Item("reduce_scatter", "tensor_comm", (COMPUTE, "tensor"), 0.5, collective=("reduce_scatter", "tensor", 1))
+    gathering = []
+    for item in forward:
+        gathering += [tensor, item] if item.name == "dispatch" else [item]
+    both = side_by_side(gathering, backward)
+    assert max(run(both)) == pytest.approx(seconds * 10)
+    assert all(COMPUTE in item.lanes for item in both if item.name == "reduce_scatter")
+    assert not any(COMPUTE in item.lanes for item in both if item.name in ("dispatch", "combine"))
 
 
 def test_each_pass_keeps_its_order():

@@ -15,6 +15,13 @@ What passes before the bytes of the normal kernels move:
 - over machines 96 us: the shortest time printed for the kernel in which ranks exchange counts (`notify`), 4 x 8 H100 with InfiniBand
   NDR, DeepEP c18eabd (deepseek-ai/DeepEP issue 397); it ends with barriers over NIC and NVLink, so a rank that is late shows in it
 
+Of HybridEP what its calls take beside their kernels and a copy of what arrived (device_sync and update_flag: deepseek-ai/DeepEP pull
+request 588), each a mean over dispatch and combine:
+
+- in one machine or rack 76 us: its rates through PyTorch against those of its kernels, 8 B200 and 8 to 36 GB200, 4,096 tokens of 7,168
+  bf16 (branch hybrid-ep, docs/README_Hybrid-EP.md; 32 to 117 us, more with more ranks)
+- over machines 89 us: 2 x 8 B300, 133 and 46 us (issue 590)
+
 Passing on: two machines with 450 GB/s of NVLink got no further than two H800 machines with 200 (141 GB/s): 146 GB/s on H100
 (pull request 181), 134 and 145 GB/s on H200 (issue 493), own rank included, 24 multiprocessors. Later versions pass on more (DeepEP V2: 90
 instead of 43 GB/s printed on two machines, README.md). The host's wait for the counts is an operation of the step, not of the kernels.
@@ -58,7 +65,10 @@ KERNELS = {
         known="69 us in one machine, 96 us over machines before the bytes move, without the host's wait for the counts",
     ),
     "deepep-low-latency": ExpertKernels(25e-6, 25e-6, 0.93, 0.88, known="25 us before the bytes move"),
-    "hybridep": ExpertKernels(0.0, 0.0, 0.85, 0.88, once=True, known="what passes before the bytes move is not published, and left out"),
+    "hybridep": ExpertKernels(
+        76e-6, 89e-6, 0.85, 0.88, once=True,
+        known="76 us in one machine or rack, 89 us over machines beside its kernels, without the host's wait for the counts",
+    ),
 }  # fmt: skip
 """The shares and latencies of deepep were set together on the rows above, so that large messages stay where they were printed."""
 
