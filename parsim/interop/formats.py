@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 from parsim.errors import Finding, ScenarioError
 from parsim.interop.command import Invocation, invocation, missing_arguments
+from parsim.interop.fitting import fit_machines
 from parsim.interop.import_draft import Given, ImportDraft, ImportedScenario, finished
 from parsim.interop.import_sections import neighbour
 from parsim.interop.keys import key_table
@@ -68,6 +69,7 @@ def import_config(
     _check_company(whose, foreign)
     try:
         read(draft, foreign)
+        fit_machines(draft)
         return finished(draft)
     except ScenarioError as error:
         if foreign.call is None or any(NO_STEP in finding.message for finding in error.findings):
@@ -96,6 +98,7 @@ def _without_arguments(claim: Claim, foreign: Foreign, text: str, given: Given, 
         claim.tool.read(draft, replace(foreign, call=call))
         leave_open(draft, paths, how)
         draft.given = given
+        fit_machines(draft)
         return finished(draft)
     except ScenarioError:
         return None

@@ -58,7 +58,7 @@ def read_model(draft: ImportDraft, source: Source, tensor: int, call: Invocation
     _read_mlp(draft, source)
     _read_norms_and_biases(draft, source)
     _read_positions(draft, source)
-    read_vocabulary(draft, source, tensor)
+    read_vocabulary(draft, source, tensor, call.program if call is not None else "")
     if source.table.tool == "Megatron-DeepSpeed":
         read_fork(draft, source)
     else:
@@ -70,8 +70,8 @@ def read_model(draft: ImportDraft, source: Source, tensor: int, call: Invocation
 
 
 def _write_family(draft: ImportDraft, source: Source, call: Invocation | None) -> None:
-    if call is not None and is_encoder(call):
-        write_encoder(draft, source)
+    if call is not None and is_encoder(call, source):
+        write_encoder(draft, source, call)
     elif call is not None and is_hybrid(call, source):
         write_hybrid(draft, source)
     elif is_encoder_decoder(call, source):

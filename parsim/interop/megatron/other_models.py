@@ -9,7 +9,7 @@ from __future__ import annotations
 from parsim.errors import Finding, ScenarioError
 from parsim.interop.command import Invocation
 from parsim.interop.import_draft import ImportDraft
-from parsim.interop.keys import Source
+from parsim.interop.keys import Key, Source
 from parsim.interop.megatron.multimodal import builds, is_multimodal
 
 _REFUSED = {
@@ -20,6 +20,7 @@ _REFUSED = {
     "pretrain_vision": "a vision model",
     "pretrain_vlm": "a model of images and text",
     "multimodal": "a model of images and text",
+    "mimo": "a model of several kinds of input",
     "pretrain_multimodal": "a model of images and text",
     "train_vlm": "a model of images and text",
 }
@@ -38,9 +39,14 @@ _NO_TRAINING = (
 )
 """in the names of programs that do something else than to train"""
 NO_STEP = "does not train"
+CLASSES = {"MNLI": 3, "QQP": 2}
+"""``--task`` of tasks/main.py that trains a BERT with a classifier -> its classes (tasks/glue/finetune.py)"""
+_OTHER_TASKS = {"RACE": "a choice of four texts for every question", "RET-FINETUNE-NQ": "a pair of BERTs for retrieval (ICT)"}
+"""and those that train something else (tasks/race/finetune.py, tasks/orqa/supervised/finetune.py); the rest evaluate"""
 _MARKS = {
     "retro_add_retriever": "RETRO, a GPT with a retriever",
     "retro_workdir": "RETRO, a GPT with a retriever",
+    "model_provider": "a model of several kinds of input",
     "vision_model_type": "a model of images and text",
     "language_model_type": "a model of images and text",
     "vision_pretraining": "a vision model",
@@ -60,6 +66,13 @@ def refused_model(draft: ImportDraft, call: Invocation, source: Source) -> None:
     if task and "train" not in name and "finetune" not in name:
         text = f"{name} {NO_STEP}: there is no step to simulate"
         raise ScenarioError(_finding(draft, call, text, "give the script of a training"))
+    if draft.flag(skipped := source.get("skip_train")) and skipped is not None:
+        raise ScenarioError(skipped.finding(f"with this option {name or 'the program'} {NO_STEP}: it evaluates", "leave it out"))
+    chosen = _task(call, source)
+    if chosen is not None and chosen.text in _OTHER_TASKS:
+        draft.errors.append(chosen.finding(f"it trains {_OTHER_TASKS[chosen.text]}, which is not supported yet", _INSTEAD))
+    elif chosen is not None and chosen.text not in CLASSES:
+        raise ScenarioError(chosen.finding(f"this task {NO_STEP}: there is no step to simulate", "give the script of a training"))
     if draft.given.model is not None or (is_multimodal(call) and builds(source)):
         return
     what = next((text for begin, text in _REFUSED.items() if name.startswith(begin) or begin in folders), "")
@@ -76,9 +89,14 @@ def _finding(draft: ImportDraft, call: Invocation, message: str, suggestion: str
     return Finding(message, "", call.program, suggestion, draft.file, call.line)
 
 
-def is_encoder(call: Invocation) -> bool:
+def _task(call: Invocation, source: Source) -> Key | None:
+    """What tasks/main.py is asked to do."""
+    return source.get("task") if call.program.endswith("main.py") else None
+
+
+def is_encoder(call: Invocation, source: Source) -> bool:
     """Whether the program trains a BERT."""
-    return call.program.rpartition("/")[2].startswith("pretrain_bert")
+    return call.program.rpartition("/")[2].startswith("pretrain_bert") or _task(call, source) is not None
 
 
 def is_hybrid(call: Invocation, source: Source) -> bool:
@@ -87,11 +105,15 @@ def is_hybrid(call: Invocation, source: Source) -> bool:
     return call.program.rpartition("/")[2].startswith(("pretrain_mamba", "pretrain_hybrid")) or patterned is not None
 
 
-def write_encoder(draft: ImportDraft, source: Source) -> None:
+def write_encoder(draft: ImportDraft, source: Source, call: Invocation) -> None:
     """Megatron's BERT: norms before the sublayers, a norm behind the last, masked words and, unless switched off, the next sentence."""
-    binary = source.get("bert_no_binary_head")
+    binary, chosen = source.get("bert_no_binary_head"), _task(call, source)
     draft.write("model.family", "bert", note="pretrain_bert.py")
-    if draft.flag(binary):
+    if chosen is not None:
+        draft.write("model.task", "sequence-classification", chosen)
+        draft.write("model.labels", CLASSES.get(chosen.text, 2), chosen)
+        draft.harmless(binary, "the classifier takes its place")
+    elif draft.flag(binary):
         draft.write("model.task", "masked-lm", binary)
         draft.write("model.token_types", 0, binary)
     else:

@@ -260,6 +260,8 @@ def read_attention(draft: ImportDraft, source: Source) -> None:
         else:
             draft.only_if(backend, ("auto",), "parsim knows flash, fused, unfused, local and auto", "the stack chooses, as in parsim")
         draft.harmless(flash, f"{backend.written} counts")
+    elif draft.flag(flash) and draft.value("training.precision") in ("fp32", "tf32"):
+        draft.write("training.attention", "eager", flash, note="flash attention takes 16 bits, and Transformer Engine another kernel in fp32")
     elif draft.flag(flash):
         draft.write("training.attention", "flash2", flash)
     else:
