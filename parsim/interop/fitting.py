@@ -38,7 +38,9 @@ def fit_machines(draft: ImportDraft) -> None:
     elif samples is not None and not {"cluster.gpus", "cluster.nodes"} & set(draft.lines) and draft.tool not in BATCH_ALONE:
         most = samples // micro * copy
         if most < (machine_size(draft) or USUAL_MACHINE):
-            draft.write("cluster.gpus", most, note=f"no more fit: {batch} samples / {micro} of a micro-batch x {copy} of a copy of the model")
+            draft.write(
+                "cluster.gpus", most, note=f"no more fit: {batch} samples / {micro} of a micro-batch x {copy} of a copy of the model"
+            )
 
 
 def _smallest(draft: ImportDraft, copy: int, why: str) -> None:
@@ -55,3 +57,4 @@ def _open(draft: ImportDraft, problem: str) -> None:
     nodes = draft.lines.get("cluster.nodes")
     keys = dict.fromkeys([*counted, *(nodes.keys if nodes is not None else ())])
     draft.fill("cluster.nodes", f"machines (--nodes): {problem}", *keys)
+    draft.causes["cluster.nodes"] = "cluster.topology"

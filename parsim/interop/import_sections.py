@@ -63,7 +63,7 @@ def write_cluster(
     total: Count | None = None,
     open_nodes: Key | None = None,
 ) -> None:
-    """The cluster section. `per_node` GPUs on each of `nodes`, or `total` GPUs together, on as many machines as they need; ``--nodes`` wins.
+    """The cluster section. `per_node` GPUs on each of `nodes`, or `total` GPUs on as many machines as they need; ``--nodes`` wins.
 
     `open_nodes` is a key that would say how many nodes there are, and has no value.
     """
@@ -90,6 +90,7 @@ def write_cluster(
         count = write_nodes(draft, total)
     elif open_nodes is not None:
         draft.fill("cluster.nodes", f"machines (--nodes){'; ' + open_nodes.hint if open_nodes.hint else ''}", open_nodes)
+        draft.causes["cluster.nodes"] = "cluster.topology"
     _gpus(draft, count, share, per_node, total)
     if machine is None or count == 1:
         return

@@ -72,7 +72,9 @@ def _read_rows(draft: ImportDraft, source: Source, size: Key | None, program: st
     known = rows_of(usual, option="tokenizer_type") if usual is not None else None
     if known is not None:
         more = int(extra.text) if extra is not None else 0
-        draft.write(path, known.rows + more, extra, note=f"{program} takes {usual} if no tokenizer is named, whose vocabulary is {known.name}'s")
+        draft.write(
+            path, known.rows + more, extra, note=f"{program} takes {usual} if no tokenizer is named, whose vocabulary is {known.name}'s"
+        )
         return
     draft.fill(path, f"{EXAMPLES[path]}; the script says it in a tokenizer only: --vocabulary N, or --tokenizer NAME", tokenizer)
     draft.harmless(size, "not a number")
