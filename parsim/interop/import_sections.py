@@ -21,6 +21,9 @@ from parsim.scenario.sold import oversold
 from parsim.scenario.support import EXAMPLES
 from parsim.units import is_digits
 
+_PLACEHOLDER = re.compile(r"<[^<>]+>|[A-Za-z]+(?:_[A-Za-z]+)+")
+"""what a shared script has in place of a number: ``<nodes>``, ``your_num_nodes``"""
+
 
 @dataclass(frozen=True, slots=True)
 class Count:
@@ -47,6 +50,9 @@ def counted(draft: ImportDraft, key: Key | None, *, replaced: bool = False) -> C
         return Count(int(key_value), key) if is_digits(key_value) else None
     if key.value is True or key.value == "":
         draft.unmodelled(key, f"it has no value here: the machine is taken as --on and --nodes say{'; ' + key.hint if key.hint else ''}")
+        return None
+    if isinstance(key.value, str) and key.name in ("nodes", "nnodes", "num_nodes") and _PLACEHOLDER.fullmatch(key.value):
+        draft.unmodelled(key, "it stands for a number: --nodes says it")
         return None
     if str(key.value) in ("auto", "gpu"):
         draft.harmless(key, "as many as the machine has")

@@ -32,6 +32,8 @@ def write_peft(draft: ImportDraft, source: Source) -> None:
     rank, targets, share, saved = get("lora_r"), get("lora_target_modules"), get("lora_dropout"), get("lora_modules_to_save")
     nested, form = get("use_bnb_nested_quantization", "use_bnb_nested_quant", "bnb_4bit_use_double_quant"), get("bnb_4bit_quant_type")
     if not asks_for_adapters(source):
+        if switch is None:
+            draft.unmodelled(rank, "TRL makes no adapters without use_peft; where your script does, write training.finetune")
         for key in (switch, rank, targets, share, saved, nested, form):
             draft.harmless(key, "without use_peft there are no adapters")
         for key in (four, eight):

@@ -53,6 +53,13 @@ def test_gpus_that_do_not_share_the_batch_are_asked_for() -> None:
     assert (said.to_fill, at(said, "cluster.gpus")) == ((), 8)
 
 
+@pytest.mark.parametrize("word", ["your_own_num_nodes", "<number-of-nodes>"])
+def test_a_word_in_place_of_the_number_of_nodes_is_asked_for(word: str) -> None:
+    text = f"#!/bin/bash\n#SBATCH --nodes={word}\nsrun python pretrain_gpt.py {GPT} --micro-batch-size 1 --global-batch-size 64\n"
+    assert read(text).to_fill == ("cluster.nodes",)
+    assert at(read(text, nodes=2), "cluster.nodes") == 2
+
+
 def test_a_small_batch_bounds_the_gpus_where_none_are_counted() -> None:
     found = read(f"{GPT} --vocab-size 50257 --micro-batch-size 4 --global-batch-size 8 --tensor-model-parallel-size 2")
     assert at(found, "cluster.gpus") == 8 // 4 * 2
@@ -188,6 +195,8 @@ def test_adapters_of_a_script_of_its_own() -> None:
     assert at(found, "training.finetune") == {"method": "lora", "rank": 128, "targets": "all-linear", "dropout": 0.0}
     assert "own options of adapters are read as their names say" in found.yaml
     assert at(read(f"{head} --max_length 2048 --lora_enable False --lora_r 128", "train.sh"), "training.finetune") is None
+    alone = read(f"{head} --max_length 2048 --lora_r 8", "train.sh")  # of TRL's, which needs use_peft, or of a script's own
+    assert {fate.key.name: fate.kind for fate in alone.fates}["lora_r"] == "not modelled"
     quantised = read(f"{head} --max_length 2048 --peft_lora_r 8 --bits 4", "train.sh")
     assert (at(quantised, "training.finetune.method"), at(quantised, "training.finetune.rank")) == ("qlora", 8)
 
@@ -276,6 +285,7 @@ def test_adapters_of_nemo() -> None:
         ("  mcore_customization_config: {parallel_attention: true}\n", "a GPT whose sublayers stand side by side"),
         ("  encoder_tokenizer: {library: sentencepiece}\n", "a translation model"),
         ("  kd_config: {temperature: 1.0}\n", "a teacher that runs beside the model"),
+        ("  crossattn_emb_size: 5120\n", "a model that attends to another one's states"),
         ("server: false\n", "which trains nothing"),
     ],
 )
@@ -320,6 +330,12 @@ def test_a_tower_before_a_language_model_makes_it_another_model() -> None:
     tuned = read(f"{text} --tune_mm_mlp_adapter True", "pretrain.sh", model="llava-1.5-7b")
     assert at(tuned, "model") == "llava-1.5-7b"
     assert {fate.key.name: fate.kind for fate in tuned.fates}["tune_mm_mlp_adapter"] == "not modelled"
+
+
+def test_one_key_of_another_tool_is_a_chance_beside_four() -> None:
+    assert read(f"{NEMO}base_model: false\nmodel_type: x\n", "nemo.yaml").tool == "NeMo"
+    with pytest.raises(ScenarioError, match="keys of several tools stand in it"):
+        read("base_model: x\nsequence_len: 2\npipe_parallel_size: 1\nmodel_parallel_size: 1\n", "job.yml")
 
 
 def test_a_batch_alone_is_not_deepspeeds() -> None:
