@@ -159,7 +159,7 @@ def _written(script: Script) -> dict[str, Written]:
     files: dict[str, Written] = {}
     for command in script.commands:
         words = [word.text for word in command.words[command.own :]]
-        name = command.to or next((stage[-1] for stage in command.pipe[-1:] if stage[0] == "tee" and len(stage) > 1), "")
+        name = command.to or next((stage[-1] for stage in command.pipe[-1:] if stage[:1] == ("tee",) and len(stage) > 1), "")
         if not name or not words:
             continue
         text = output_of(command)

@@ -70,7 +70,7 @@ def read_deepspeed(draft: ImportDraft, document: files.Document) -> None:
     source = of_document(document, "deepspeed")
     sizes = write_model(draft, None)
     ranks = _ranks(draft, source)
-    write_cluster(draft, total=ranks, spread=True)
+    write_cluster(draft, total=ranks)
     write_sequence_length(draft, None)
     write_batch(draft, source)
     write_precision(draft, source, None)

@@ -11,11 +11,12 @@ from pathlib import Path
 
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import write_sequence_length
+from parsim.interop.interpolations import behind, resolved
 from parsim.interop.keys import Key, Source, key_table, of_document
 from parsim.interop.megatron.model import read_model
 from parsim.interop.megatron.parallel import read_parallel
 from parsim.interop.megatron.training import read_training
-from parsim.interop.nemo import LAUNCH, behind, check_training, launched, resolved
+from parsim.interop.nemo import LAUNCH, check_training, launched
 from parsim.interop.recognise import Foreign
 from parsim.scenario import files
 

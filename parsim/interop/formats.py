@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 from parsim.errors import Finding, ScenarioError
 from parsim.interop.command import Invocation, invocation, missing_arguments
+from parsim.interop.fitting import fit_machines
 from parsim.interop.import_draft import Given, ImportDraft, ImportedScenario, finished
 from parsim.interop.import_sections import neighbour
 from parsim.interop.keys import key_table
@@ -29,11 +30,14 @@ from parsim.interop.open_arguments import leave_open, open_invocation, open_path
 from parsim.interop.toml_document import is_toml, read_toml
 from parsim.scenario import files
 from parsim.scenario.support import PLACEHOLDER
+from parsim.scenario.yaml_tree import duplicates
 
 OPEN_TABLES = {"megatron": "megatron", "megatron-deepspeed": "megatron-deepspeed"}
 """tools whose scripts are read without what they are called with -> their key tables"""
 TOOLS = {name: tool.called for name, tool in TABLE.items() if tool.read is not None}
 """names of formats that are read -> whose they are"""
+OF_OMEGACONF = ("nemo", "flagscale")
+"""tools whose YAML may hold no key twice"""
 TARGETS = tuple(tool.target for tool in TABLE.values() if tool.target)
 """tools that a scenario can be exported to"""
 FSDP_VERSIONS = (1, 2)
@@ -65,18 +69,28 @@ def import_config(
         draft.remarks += [Finding(note.message, file=file, line=note.line) for note in foreign.call.notes]
         for name in sorted(set(given.variables) - foreign.call.used):
             draft.remark(f"--set {name} has no use: the script has no variable of that name")
+    if foreign.document is not None and not (text.lstrip().startswith("{") or is_toml(text)):
+        _repeated(draft, whose, duplicates(text, file))
     _check_company(whose, foreign)
     try:
         read(draft, foreign)
+        fit_machines(draft)
         return finished(draft)
     except ScenarioError as error:
-        if foreign.call is None or any(NO_STEP in finding.message for finding in error.findings):
-            raise
+        if foreign.call is None or any(word in finding.message for finding in error.findings for word in (NO_STEP, "not supported yet")):
+            raise  # arguments of the script would change nothing
         if (asked := _without_arguments(claim, foreign, text, given, error.findings)) is not None:
             return asked
         if (missing := missing_arguments(text, given.variables)) is None:
             raise
         raise ScenarioError([missing, *error.findings]) from None
+
+
+def _repeated(draft: ImportDraft, tool: Tool, findings: Sequence[Finding]) -> None:
+    """Of a key that is written twice PyYAML takes the last one; OmegaConf refuses it."""
+    if findings and tool.name in OF_OMEGACONF:
+        raise ScenarioError(findings)
+    draft.remarks += [replace(finding, message=f"{finding.message}; this one counts, as in {tool.called}") for finding in findings]
 
 
 def _without_arguments(claim: Claim, foreign: Foreign, text: str, given: Given, findings: Sequence[Finding]) -> ImportedScenario | None:
@@ -96,6 +110,7 @@ def _without_arguments(claim: Claim, foreign: Foreign, text: str, given: Given, 
         claim.tool.read(draft, replace(foreign, call=call))
         leave_open(draft, paths, how)
         draft.given = given
+        fit_machines(draft)
         return finished(draft)
     except ScenarioError:
         return None
@@ -141,7 +156,7 @@ def _mapping(text: str, file: str) -> files.Document | None:
     commands = sum(_COMMAND.search(row) is not None for row in rows)
     if text.startswith("#!") or (not is_json and commands > sum(_ENTRY.match(row) is not None for row in rows)):
         return None
-    return files.parse_text(text, file, json=is_json)
+    return files.parse_text(text, file, json=is_json, repeated=not is_json)
 
 
 def export(scenario: Scenario, to: str, *, fsdp_version: int = 2) -> Exported:

@@ -21,6 +21,9 @@ from parsim.scenario.sold import oversold
 from parsim.scenario.support import EXAMPLES
 from parsim.units import is_digits
 
+_PLACEHOLDER = re.compile(r"<[^<>]+>|[A-Za-z]+(?:_[A-Za-z]+)+")
+"""what a shared script has in place of a number: ``<nodes>``, ``your_num_nodes``"""
+
 
 @dataclass(frozen=True, slots=True)
 class Count:
@@ -48,6 +51,9 @@ def counted(draft: ImportDraft, key: Key | None, *, replaced: bool = False) -> C
     if key.value is True or key.value == "":
         draft.unmodelled(key, f"it has no value here: the machine is taken as --on and --nodes say{'; ' + key.hint if key.hint else ''}")
         return None
+    if isinstance(key.value, str) and key.name in ("nodes", "nnodes", "num_nodes") and _PLACEHOLDER.fullmatch(key.value):
+        draft.unmodelled(key, "it stands for a number: --nodes says it")
+        return None
     if str(key.value) in ("auto", "gpu"):
         draft.harmless(key, "as many as the machine has")
         return None
@@ -62,11 +68,10 @@ def write_cluster(
     per_node: Count | None = None,
     total: Count | None = None,
     open_nodes: Key | None = None,
-    spread: bool = False,
 ) -> None:
-    """The cluster section. `per_node` GPUs on each of `nodes`, or `total` GPUs together; the user's ``--nodes`` wins.
+    """The cluster section. `per_node` GPUs on each of `nodes`, or `total` GPUs on as many machines as they need; ``--nodes`` wins.
 
-    `open_nodes` is a key that would say how many nodes there are, and has no value. `spread`: on as many as the `total` needs.
+    `open_nodes` is a key that would say how many nodes there are, and has no value.
     """
     given = draft.given
     machine = box(given.on) if given.on is not None else None
@@ -87,10 +92,11 @@ def write_cluster(
             draft.harmless(total.key, why)
     elif nodes is not None:
         draft.write("cluster.nodes", nodes.value, nodes.key)
-    elif spread and total is not None:
-        count = _spread(draft, total)
+    elif total is not None:
+        count = write_nodes(draft, total)
     elif open_nodes is not None:
         draft.fill("cluster.nodes", f"machines (--nodes){'; ' + open_nodes.hint if open_nodes.hint else ''}", open_nodes)
+        draft.causes["cluster.nodes"] = "cluster.topology"
     _gpus(draft, count, share, per_node, total)
     if machine is None or count == 1:
         return
@@ -104,16 +110,16 @@ USUAL_MACHINE = 8
 """GPUs that fit into one machine, whichever it is; of more, the machine says how many it takes"""
 
 
-def _spread(draft: ImportDraft, total: Count) -> int:
+def write_nodes(draft: ImportDraft, total: Count) -> int:
     """As many machines as `total` GPUs need; which machine it is (``--on``) says how many, so both lines are one question."""
-    machine = box(draft.given.on) if draft.given.on is not None else None
-    each = int(machine["count"]) if machine is not None else _machine_size(draft)
-    if each:
+    because = f"; {total.note}" if total.note else ""
+    if each := machine_size(draft):
         count = -(-total.value // each)
-        draft.write("cluster.nodes", count, total.key, note=f"{total.value} GPUs in machines of {each}; {total.note}")
+        if count > 1:
+            draft.write("cluster.nodes", count, total.key, note=f"{total.value} GPUs in machines of {each}{because}")
         return count
     if draft.given.on is None and total.value > USUAL_MACHINE:
-        draft.fill("cluster.nodes", f"{total.value} / GPUs of the machine (--on says both); {total.note}", total.key)
+        draft.fill("cluster.nodes", f"{total.value} / GPUs of the machine (--on says both){because}", total.key)
         draft.causes["cluster.nodes"] = "cluster.topology"
     return 1
 
@@ -127,18 +133,18 @@ def _gpus(draft: ImportDraft, count: int, share: int | None, per_node: Count | N
         draft.write("cluster.gpus", count * share, *sources, note=note)
     elif total is not None and not given:
         draft.write("cluster.gpus", total.value, total.key, note=total.note)
-        if "cluster.nodes" not in draft.lines and (each := _machine_size(draft)) and total.value > each:
-            draft.write("cluster.nodes", -(-total.value // each), total.key, note=f"{total.value} GPUs in machines of {each}")
 
 
-def _machine_size(draft: ImportDraft) -> int:
-    """GPUs of a machine of the named topology; 0 where it is a box, a whole graph or unknown."""
+def machine_size(draft: ImportDraft) -> int:
+    """GPUs of the machine that the user names; 0 where it is a whole graph or unknown, or none is named."""
     on = draft.given.on
-    if on is None or box(on) is not None:
+    if on is None:
         return 0
+    if (machine := box(on)) is not None:
+        return int(machine["count"])
     with suppress(InputError):  # loading the scenario says what is wrong with it
-        machine = machines(on)
-        return machine.gpus if machine.nodes == 1 else 0
+        named = machines(on)
+        return named.gpus if named.nodes == 1 else 0
     return 0
 
 

@@ -32,6 +32,8 @@ def write_peft(draft: ImportDraft, source: Source) -> None:
     rank, targets, share, saved = get("lora_r"), get("lora_target_modules"), get("lora_dropout"), get("lora_modules_to_save")
     nested, form = get("use_bnb_nested_quantization", "use_bnb_nested_quant", "bnb_4bit_use_double_quant"), get("bnb_4bit_quant_type")
     if not asks_for_adapters(source):
+        if switch is None:
+            draft.unmodelled(rank, "TRL makes no adapters without use_peft; where your script does, write training.finetune")
         for key in (switch, rank, targets, share, saved, nested, form):
             draft.harmless(key, "without use_peft there are no adapters")
         for key in (four, eight):
@@ -55,6 +57,40 @@ def write_peft(draft: ImportDraft, source: Source) -> None:
         for key in (nested, form):
             draft.harmless(key, "nothing is quantised")
     write_eight_bits(draft, eight, quantised=quantised)
+
+
+SWITCHES = ("lora_enable", "use_lora", "enable_lora", "use_peft_lora")
+LLAVA_RANK = 64
+OWN_RANKS = ("lora_rank", "peft_lora_r")
+"""options with which training scripts that are not TRL's ask for adapters (haotian-liu/LLaVA, llava/train/train.py, among many)"""
+
+
+def write_own_adapters(draft: ImportDraft, source: Source) -> bool:
+    """Write the adapters that a script of its own asks for, as the names of its options say; False where it asks for none."""
+    switch, bits = source.get(*SWITCHES), source.get("bits", "q_lora", "load_in_4bit")
+    rank = source.get(*OWN_RANKS) or (source.get("lora_r") if switch is not None else None)
+    if asks_for_adapters(source) or (switch is None and rank is None):
+        return False
+    if switch is not None and not draft.flag(switch):
+        for key in (switch, *source.all(*OWN_RANKS)):
+            draft.harmless(key, "no adapters are asked for")
+        return False
+    quantised = bits is not None and str(bits.value).lower() in ("4", "true")
+    draft.write("training.finetune.method", "qlora" if quantised else "lora", switch, rank, bits if quantised else None)
+    if rank is None and switch is not None and switch.name == "lora_enable":
+        draft.write("training.finetune.rank", LLAVA_RANK, note=f"{LLAVA_RANK} if not given, as in LLaVA")
+    elif rank is None:
+        draft.fill("training.finetune.rank", "rank of the adapters, for example 64")
+    elif (value := draft.whole(rank, 1)) is not None:
+        draft.write("training.finetune.rank", value, rank)
+    targets = source.get("lora_target_modules", "peft_target_modules", "target_modules")
+    write_targets(draft, targets, note="" if targets else "all linear layers, unless the script says otherwise")
+    share = source.get("lora_dropout", "peft_lora_dropout")
+    draft.write("training.finetune.dropout", draft.number(share) or 0.0, share)
+    draft.remark("the script's own options of adapters are read as their names say", "training.finetune")
+    for key in source.all("lora_alpha", "peft_lora_alpha", "lora_bias", "lora_weight_path", "peft_lora_bias"):
+        draft.harmless(key, "how adapters are scaled and stored")
+    return True
 
 
 def write_eight_bits(draft: ImportDraft, key: Key | None, *, quantised: bool) -> None:

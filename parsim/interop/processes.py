@@ -63,11 +63,11 @@ def write_launched(draft: ImportDraft, launch: Source, launcher: str = "", varia
         if key not in taken:
             draft.harmless(key, why)
     asked = launch.get("nnodes", "num_nodes", "nodes", "hostfile")
-    is_open = nodes is None and asked is not None and (asked.value in (True, "") or asked.name == "hostfile")
+    is_open = nodes is None and asked is not None and (asked.value in (True, "") or asked.name == "hostfile" or draft.settled(asked))
     together = _variable(known, TOGETHER) if launcher in ("deepspeed", "ds") else None
     if nodes is None and per_node is None and together is not None:
         text = f"the script counts {together.value} GPUs, and DeepSpeed's launcher takes those of its host file"
-        write_cluster(draft, total=replace(together, note=text), spread=True)
+        write_cluster(draft, total=replace(together, note=text))
         return
     write_cluster(draft, nodes=nodes, per_node=per_node, open_nodes=asked if is_open else None)
 

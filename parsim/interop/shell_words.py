@@ -69,7 +69,10 @@ class Token:
 def tokens(text: str, lines: list[int] | None = None) -> list[Token]:
     """The tokens of a script without its comments; `lines` are those of its letters where it is no whole file."""
     if lines is None:
-        text = text.replace("\r\n", "\n").translate(dict.fromkeys(map(ord, UNKNOWN)))
+        text = text.replace("\r\n", "\n")
+        if text.endswith("\\"):  # bash goes on with a line that is not there
+            text += "\n"
+        text = text.translate(dict.fromkeys(map(ord, UNKNOWN)))
         lines = numbered(text, 1)
     return _Reader(text, lines).read()
 

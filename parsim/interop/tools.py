@@ -18,6 +18,7 @@ from parsim.interop.flagscale import read_flagscale
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.megatron.megatron import read_megatron, to_megatron
 from parsim.interop.megatron.megatron_deepspeed import MARKS, read_megatron_deepspeed
+from parsim.interop.megatron.yaml_file import read_yaml
 from parsim.interop.nemo import read_nemo
 from parsim.interop.neox import read_neox
 from parsim.interop.primus import read_primus
@@ -29,6 +30,11 @@ from parsim.interop.trainer import read_trainer
 from parsim.interop.verl import SUPERVISED, read_verl
 from parsim.scenario import files
 
+_OF_DEEPSPEED = (
+    "fp16", "bf16", "optimizer.type", "gradient_accumulation_steps", "steps_per_print", "gradient_clipping",
+    "zero_allow_untested_optimizer",
+)  # fmt: skip
+"""what stands beside a batch in a file of DeepSpeed's, and not in one of somebody's own"""
 BOTH = ("document", "command")
 OWN = "write the scenario: parsim new"
 
@@ -36,6 +42,11 @@ OWN = "write the scenario: parsim new"
 def _megatron(draft: ImportDraft, foreign: Foreign) -> None:
     if foreign.call is not None:
         read_megatron(draft, foreign.call)
+
+
+def _megatron_yaml(draft: ImportDraft, foreign: Foreign) -> None:
+    if foreign.document is not None:
+        read_yaml(draft, foreign.document)
 
 
 def _megatron_deepspeed(draft: ImportDraft, foreign: Foreign) -> None:
@@ -101,9 +112,13 @@ RECORDS = (
                 "tensor_model_parallel_size", "pipeline_model_parallel_size"),
     ),
     Tool(
+        "megatron-yaml", "Megatron-LM's YAML (--yaml-cfg)", read=_megatron_yaml,
+        own=("language_model.num_layers", "model_parallel.tensor_model_parallel_size"),
+    ),
+    Tool(
         "deepspeed", "DeepSpeed", read=_deepspeed, target="deepspeed", write=lambda job, _: to_deepspeed(job),
-        own=("train_micro_batch_size_per_gpu", "zero_optimization"), enough=1,
-        shared=("train_batch_size",),
+        own=("train_micro_batch_size_per_gpu", "zero_optimization"),
+        shared=tuple(f"train_batch_size+{key}" for key in _OF_DEEPSPEED),
     ),
     Tool(
         "megatron-deepspeed", "Megatron-DeepSpeed", forms=("command",), has=("megatron",), read=_megatron_deepspeed,
@@ -155,8 +170,6 @@ RECORDS = (
         own=("system.tensor_model_parallel_size", "system.no_shared_fs", "experiment.exp_name", "experiment.runner.nnodes"),
     ),
     # known by name only: refused, so that they are not taken for another tool that has some of their keys
-    Tool("megatron-yaml", "Megatron-LM's YAML (--yaml-cfg)", own=("language_model.num_layers", "model_parallel.tensor_model_parallel_size"),
-         instead="give the options of the command line instead"),
     Tool("torchtune", "torchtune", own=("model._component_", "tokenizer._component_", "optimizer._component_", "loss._component_"),
          programs=("tune",), instead=OWN),
     Tool("nanotron", "nanotron", own=("parallelism.dp", "parallelism.tp", "tokens.micro_batch_size", "tokens.sequence_length"),

@@ -98,6 +98,18 @@ def _model(draft: ImportDraft, source: Source) -> Sizes | None:
     family = "llama3" if name is None else str(name.value).rpartition(".")[2]
     if family in OTHER_MODELS and draft.given.model is None and name is not None:
         draft.errors.append(name.finding(f"not supported yet: {family} is no decoder of text alone", "give a model with --model"))
+    table = source.table
+    known_names = {"model.converters", *(word for row in table.rows.values() for word in row.names)}
+    strange = [
+        key
+        for key in source.keys
+        if key.name.startswith("model.")
+        and key.name not in known_names
+        and not any(table.reason(reasons, key.name) for reasons in (table.harmless, table.unmodelled, table.refused))
+    ]
+    if name is None and flavour is None and strange and draft.given.model is None:
+        text = "not supported yet: a model of this key, and none of torchtitan's by name and flavor"
+        draft.errors.append(strange[0].finding(text, "give a model with --model"))
     size = "" if flavour is None else str(flavour.value)
     plain = next((size.removesuffix(end) for end in VARIANTS if size.endswith(end)), size)
     known: dict[str, Any] = {key.lower(): ours for key, ours in FLAVOURS.get(family, {}).items()}

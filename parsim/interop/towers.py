@@ -71,6 +71,7 @@ def _unknown_model(draft: ImportDraft, keys: list[Key], method: object) -> None:
     if method is None:
         how = "{method: freeze, freeze: [vision, projector]} where the model has these parts, else null; or give the model with --model"
         draft.fill("training.finetune", how, *keys)
+        draft.causes["training.finetune"] = "model"  # which, once given, says this too
         return
     for key in keys:
         draft.unmodelled(key, "of a model of images adapters stand in the text model alone there; give the model with --model")

@@ -6,6 +6,7 @@ What is taken where nothing is said: huggingface/transformers, src/transformers/
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from parsim.interop.import_sections import (
 from parsim.interop.keys import Key, KeyTable, Source, key_table, of_document
 from parsim.interop.llama_factory import write_factory
 from parsim.interop.objective import write_objective
-from parsim.interop.peft import write_peft
+from parsim.interop.peft import write_own_adapters, write_peft
 from parsim.interop.processes import write_launched
 from parsim.interop.towers import FrozenParts, write_frozen_parts
 from parsim.interop.training_arguments import (
@@ -72,7 +73,7 @@ def read_trainer(
     parts of models of images.
     """
     job = _job(draft, document, call, beside or {}, key_table(table), brought)
-    sizes = write_model(draft, job.source.of("model"))
+    sizes = _write_model(draft, job.source)
     if job.accelerate is not None:
         accelerate.write_processes(draft, job.accelerate)
     else:
@@ -85,7 +86,7 @@ def read_trainer(
     write_switches(draft, job.source)
     if factory:
         write_factory(draft, job.source, sizes)
-    else:
+    elif table != "huggingface" or not write_own_adapters(draft, job.source):
         write_peft(draft, job.source)
     if frozen is not None:
         write_frozen_parts(draft, job.source, sizes, frozen)
@@ -99,6 +100,28 @@ def read_trainer(
     if job.accelerate is not None:
         draft.harmless(job.accelerate.get("distributed_type"), "DeepSpeed's file is not there")
         draft.close(job.accelerate)
+
+
+TOWERS = ("vision_tower", "image_tower", "mm_vision_tower", "video_tower")
+"""options of scripts in which a tower of images stands before the language model that is named (haotian-liu/LLaVA, llava/train/train.py)"""
+TUNED = ("tune_mm_mlp_adapter", "unfreeze_mm_vision_tower", "mm_tunable_parts")
+"""and those that say which parts are trained"""
+
+
+def _write_model(draft: ImportDraft, source: Source) -> Sizes | None:
+    """The model; a tower of images beside it makes it another one than the name says, which is asked for."""
+    named, towers = source.of("model"), [key for key in source.all(*TOWERS) if key.value not in (None, False, "", "None")]
+    if not towers:
+        return write_model(draft, named)
+    parts = [key for key in source.all(*TUNED) if str(key.value).lower() not in ("false", "none", "")]
+    text = "which of its parts are trained, training.finetune.freeze says" if parts else "LLaVA trains all but the tower: freeze: [vision]"
+    draft.remark(f"the model has a tower of images ({towers[0].text}); {text}", "model")
+    for key in (*towers, *parts):
+        draft.unmodelled(key, "the model is given as a whole: --model")
+    if draft.given.model is not None:
+        return write_model(draft, named)
+    draft.fill("model", "the name is the language model's alone, and a tower of images stands before it: --model llava-1.5-7b", named)
+    return None
 
 
 def _job(
@@ -182,11 +205,33 @@ def deepspeed_of(draft: ImportDraft, key: Key, half: str = "") -> Source | None:
         text = f"{key.value} is not there: it is taken as {source} ships it"
         draft.remarks.append(key.finding(text, "put yours beside this one if it says something else"))
         return _of_tree(draft, key, tree)
+    if path is None and (named := by_name(str(key.value))) is not None:
+        tree, meaning = named
+        text = f"{key.value} is not there: it is taken as {meaning}, as its name says, with the types of the training arguments"
+        draft.remarks.append(key.finding(text, "put the file beside this one if it says something else"))
+        return _of_tree(draft, key, tree)
     if path is None:
         deepspeed.ask_for_states(draft, key, half)
         return None
     draft.write("software.profile", "deepspeed", key)
     return of_document(files.read(Path(path)), "deepspeed")
+
+
+_STAGE = re.compile(r"(?:zero|stage|(?<![a-z])z)[_-]?([0-3])(?![0-9])")
+
+
+def by_name(path: str) -> tuple[dict[str, object], str] | None:
+    """The DeepSpeed file that a name such as ``scripts/zero3_offload.json`` means, and that in words; None where it says no stage."""
+    name = path.rpartition("/")[2].lower()
+    stages = set(_STAGE.findall(name))
+    if len(stages) != 1:
+        return None
+    stage, away = int(min(stages)), "offload" in name and "no_offload" not in name
+    section: dict[str, object] = {"stage": stage}
+    for part in ("offload_optimizer", *(("offload_param",) if stage == 3 else ())) if away and stage else ():
+        section[part] = {"device": "cpu"}
+    common = files.read(Path(__file__).parent / "tables" / "shipped.yaml").tree["LLaMA-Factory"]["common"]
+    return {**common, "zero_optimization": section}, f"ZeRO-{stage}{' with states in host memory' if len(section) > 1 else ''}"
 
 
 def shipped(tool: str, path: str) -> tuple[dict[str, object], str] | None:
@@ -236,6 +281,7 @@ def _strategy(draft: ImportDraft, job: Arguments, sizes: Sizes | None) -> None:
         kind = job.accelerate.get("distributed_type") if job.accelerate is not None else None
         type_: tuple[str, Key | None] = ("", None) if asked is None else ({"no": ""}.get(asked[0], asked[0]), asked[1])
         deepspeed.write_precision(draft, job.deepspeed, type_)
+        draft.harmless(source.of("training.precision.tf32"), "products are in DeepSpeed's own type")
         draft.harmless(source.of("training.precision.loaded"), "DeepSpeed's own type counts")
         deepspeed_zero.write_states(draft, job.deepspeed, sizes)
         if kind is not None:

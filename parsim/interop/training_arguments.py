@@ -22,9 +22,10 @@ FP8: dict[str, dict[str, str]] = {"delayed": {"fp8_backend": "TE", "fp8_format":
 def write_length(draft: ImportDraft, source: Source, *, factory: bool) -> int | None:
     """The sequence length, and whether samples are as long."""
     keys = source.all(*source.table.rows["training.sequence_length"].names)
-    packing = source.get("packing")
-    stage = source.get("stage")
+    packing, neat, stage = source.get("packing"), source.get("neat_packing"), source.get("stage")
     packed = draft.flag(packing) if packing is not None else factory and stage is not None and stage.value == "pt"
+    if draft.flag(neat):  # which switches packing on (LLaMA-Factory, src/llamafactory/hparams/data_args.py)
+        packed, packing = True, packing if draft.flag(packing) else None
     note = "" if packed else "shorter samples: add mean_sequence_length"
     if not keys and factory and draft.given.sequence_length is None:
         draft.write("training.sequence_length", 2048, note="cutoff_len is 2048 if not given")
@@ -33,8 +34,14 @@ def write_length(draft: ImportDraft, source: Source, *, factory: bool) -> int | 
         length = write_sequence_length(draft, keys[0] if keys else None, note if keys else "")
     for key in keys[1:]:
         draft.harmless(key, f"{keys[0].written} counts")
-    if packing is not None and packed:
+    if packed and not (factory and packing is None and neat is None):
+        apart = draft.flag(neat) or not factory
+        end = (
+            "stays within a sample there: training.document_length says how long samples are" if apart else "reaches beyond a sample there"
+        )
+        draft.remark(f"rows are full, as the scenario has it; attention is taken over whole rows, and {end}", "training.sequence_length")
         draft.harmless(packing, "every sample is full, as the scenario has it")
+        draft.unmodelled(neat, "attention within samples: training.document_length says how long they are")
     else:
         draft.harmless(packing, "samples may be shorter: training.mean_sequence_length says how long they are")
     return length

@@ -173,11 +173,11 @@ def _read_shipped(path: Path, _modified: int) -> Document:
     return parse_text(read_text(path), str(path), json=path.suffix == ".json")
 
 
-def parse_text(text: str, name: str, *, json: bool = False) -> Document:
-    """`text` as a document called `name`; see `read` for errors. `json` allows tabs between tokens."""
+def parse_text(text: str, name: str, *, json: bool = False, repeated: bool = False) -> Document:
+    """`text` as a document called `name`; see `read` for errors. `json` allows tabs between tokens, `repeated` keys that stand twice."""
     if json:
         text = text.replace("\t", " ")
-    loaded = load(text, name)
+    loaded = load(text, name, repeated=repeated)
     if loaded is None:
         raise unreadable("the file is empty", name, suggestion="a scenario needs at least model and cluster")
     if not isinstance(loaded, dict):

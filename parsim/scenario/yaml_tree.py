@@ -47,8 +47,8 @@ def plain(loaded: Any, name: str, origins: dict[str, Origin]) -> Any:
     return tree
 
 
-def load(text: str, name: str) -> Any:
-    """The round-trip tree of ruamel, its errors as findings."""
+def load(text: str, name: str, *, repeated: bool = False) -> Any:
+    """The round-trip tree of ruamel, its errors as findings. `repeated`: of a key that is written twice the last one counts."""
     from ruamel.yaml import YAML
     from ruamel.yaml.constructor import DuplicateKeyError
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -58,9 +58,12 @@ def load(text: str, name: str) -> Any:
     if (values := sum(map(text.count, ",:\n"))) > MOST_VALUES:
         raise unreadable(f"about {values:,} values: at most {MOST_VALUES:,} are read", name, suggestion="is it the right file?")
     try:
-        return YAML(typ="rt").load(text)
+        loader = YAML(typ="rt")
+        if repeated:
+            loader.Constructor = _last_of_each()
+        return loader.load(text)
     except DuplicateKeyError as error:
-        raise ScenarioError(_duplicates(text, name) or Finding(str(error.problem), file=name)) from None
+        raise ScenarioError(duplicates(text, name) or Finding(str(error.problem), file=name)) from None
     except MarkedYAMLError as error:
         if wide := wide_marks(text, name):
             raise ScenarioError(wide) from None
@@ -73,6 +76,17 @@ def load(text: str, name: str) -> Any:
     except (YAMLError, ValueError, TypeError, AttributeError, IndexError) as error:
         summary = " ".join(str(error).split())[:200]
         raise unreadable(f"not valid YAML: {summary}", name) from None
+
+
+def _last_of_each() -> Any:
+    """A constructor of ruamel's that overwrites a key which it has, as PyYAML does."""
+    from ruamel.yaml.constructor import RoundTripConstructor
+
+    class LastOfEach(RoundTripConstructor):
+        def check_mapping_key(self, *_: Any) -> bool:
+            return True
+
+    return LastOfEach
 
 
 class _Converter:
@@ -177,7 +191,7 @@ def _key_position(node: dict[Any, Any], key: Any) -> tuple[int, int] | None:
     return None
 
 
-def _duplicates(text: str, name: str) -> list[Finding]:
+def duplicates(text: str, name: str) -> list[Finding]:
     """One finding for every key that a mapping writes twice, with both positions."""
     from ruamel.yaml import YAML
 

@@ -28,7 +28,7 @@ TOOL_WORDS = {
     "llama-factory": ("llama-factory",),
     "axolotl": ("axolotl",),
     "torchtitan": ("torchtitan",),
-    "nemo": ("nemo", "megatron-bridge", "flagscale", "primus"),
+    "nemo": ("nemo", "megatron-bridge", "flagscale", "primus", "yaml-cfg"),
     "swift": ("swift",),
     "verl": ("verl",),
     "trl": ("hugging face", "trl"),

@@ -68,7 +68,7 @@ def test_shards_and_copies(text: str, nodes: int | None, data: tuple[str, Any], 
 
 
 def test_the_types_of_a_deepspeed_file_that_is_not_there_are_asked_for() -> None:
-    imported = read("deepspeed: mine/zero3_bf16.json\n")
+    imported = read("deepspeed: mine/ds_bf16.json\n")
     assert set(imported.to_fill) == {"parallel.data.strategy", "training.precision"}
     assert "bf16, unless DeepSpeed's file says otherwise" in imported.yaml
 

@@ -46,6 +46,9 @@ def read_model(draft: ImportDraft, source: Source, tensor: int, call: Invocation
         return count
     if layers is None and source.of("model.hidden") is None and not is_encoder_decoder(call, source):
         draft.fill("model", f"{EXAMPLES['model']} (--model)")
+        names = [name for row in source.table.below("model.") for name in row.names if row.path != "model.attention_dropout"]
+        for key in source.all(*names, *SWITCHES):
+            draft.harmless(key, "of the model, which is to be filled in")
         return None
     _write_family(draft, source, call)
     for path in ("model.layers", "model.hidden", "model.heads"):
@@ -58,7 +61,7 @@ def read_model(draft: ImportDraft, source: Source, tensor: int, call: Invocation
     _read_mlp(draft, source)
     _read_norms_and_biases(draft, source)
     _read_positions(draft, source)
-    read_vocabulary(draft, source, tensor)
+    read_vocabulary(draft, source, tensor, call.program if call is not None else "")
     if source.table.tool == "Megatron-DeepSpeed":
         read_fork(draft, source)
     else:
@@ -70,8 +73,8 @@ def read_model(draft: ImportDraft, source: Source, tensor: int, call: Invocation
 
 
 def _write_family(draft: ImportDraft, source: Source, call: Invocation | None) -> None:
-    if call is not None and is_encoder(call):
-        write_encoder(draft, source)
+    if is_encoder(call, source):
+        write_encoder(draft, source, call)
     elif call is not None and is_hybrid(call, source):
         write_hybrid(draft, source)
     elif is_encoder_decoder(call, source):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from parsim.errors import Finding, ScenarioError
 from parsim.interop.command import Invocation
 from parsim.interop.import_draft import ImportDraft
-from parsim.interop.keys import Source
+from parsim.interop.keys import Key, Source
 from parsim.interop.megatron.multimodal import builds, is_multimodal
 
 _REFUSED = {
@@ -20,6 +20,7 @@ _REFUSED = {
     "pretrain_vision": "a vision model",
     "pretrain_vlm": "a model of images and text",
     "multimodal": "a model of images and text",
+    "mimo": "a model of several kinds of input",
     "pretrain_multimodal": "a model of images and text",
     "train_vlm": "a model of images and text",
 }
@@ -38,9 +39,14 @@ _NO_TRAINING = (
 )
 """in the names of programs that do something else than to train"""
 NO_STEP = "does not train"
+CLASSES = {"MNLI": 3, "QQP": 2}
+"""``--task`` of tasks/main.py that trains a BERT with a classifier -> its classes (tasks/glue/finetune.py)"""
+_OTHER_TASKS = {"RACE": "a choice of four texts for every question", "RET-FINETUNE-NQ": "a pair of BERTs for retrieval (ICT)"}
+"""and those that train something else (tasks/race/finetune.py, tasks/orqa/supervised/finetune.py); the rest evaluate"""
 _MARKS = {
     "retro_add_retriever": "RETRO, a GPT with a retriever",
     "retro_workdir": "RETRO, a GPT with a retriever",
+    "model_provider": "a model of several kinds of input",
     "vision_model_type": "a model of images and text",
     "language_model_type": "a model of images and text",
     "vision_pretraining": "a vision model",
@@ -50,6 +56,7 @@ _MARKS = {
 """options that only these models have"""
 _INSTEAD = "give a decoder of that size with --model, or write the scenario: parsim new"
 HYBRID_LETTERS = "M*-"
+HALF = 0.5
 
 
 def refused_model(draft: ImportDraft, call: Invocation, source: Source) -> None:
@@ -60,6 +67,13 @@ def refused_model(draft: ImportDraft, call: Invocation, source: Source) -> None:
     if task and "train" not in name and "finetune" not in name:
         text = f"{name} {NO_STEP}: there is no step to simulate"
         raise ScenarioError(_finding(draft, call, text, "give the script of a training"))
+    if draft.flag(skipped := source.get("skip_train")) and skipped is not None:
+        raise ScenarioError(skipped.finding(f"with this option {name or 'the program'} {NO_STEP}: it evaluates", "leave it out"))
+    chosen = _task(call, source)
+    if chosen is not None and chosen.text in _OTHER_TASKS:
+        draft.errors.append(chosen.finding(f"it trains {_OTHER_TASKS[chosen.text]}, which is not supported yet", _INSTEAD))
+    elif chosen is not None and chosen.text not in CLASSES:
+        raise ScenarioError(chosen.finding(f"this task {NO_STEP}: there is no step to simulate", "give the script of a training"))
     if draft.given.model is not None or (is_multimodal(call) and builds(source)):
         return
     what = next((text for begin, text in _REFUSED.items() if name.startswith(begin) or begin in folders), "")
@@ -76,9 +90,16 @@ def _finding(draft: ImportDraft, call: Invocation, message: str, suggestion: str
     return Finding(message, "", call.program, suggestion, draft.file, call.line)
 
 
-def is_encoder(call: Invocation) -> bool:
-    """Whether the program trains a BERT."""
-    return call.program.rpartition("/")[2].startswith("pretrain_bert")
+def _task(call: Invocation, source: Source) -> Key | None:
+    """What tasks/main.py is asked to do."""
+    return source.get("task") if call.program.endswith("main.py") else None
+
+
+def is_encoder(call: Invocation | None, source: Source) -> bool:
+    """Whether a BERT is trained: by its program, or by what NeMo's files say of its second task."""
+    if call is None:
+        return "bert_binary_head" in source
+    return call.program.rpartition("/")[2].startswith("pretrain_bert") or _task(call, source) is not None
 
 
 def is_hybrid(call: Invocation, source: Source) -> bool:
@@ -87,24 +108,62 @@ def is_hybrid(call: Invocation, source: Source) -> bool:
     return call.program.rpartition("/")[2].startswith(("pretrain_mamba", "pretrain_hybrid")) or patterned is not None
 
 
-def write_encoder(draft: ImportDraft, source: Source) -> None:
+def write_encoder(draft: ImportDraft, source: Source, call: Invocation | None) -> None:
     """Megatron's BERT: norms before the sublayers, a norm behind the last, masked words and, unless switched off, the next sentence."""
-    binary = source.get("bert_no_binary_head")
-    draft.write("model.family", "bert", note="pretrain_bert.py")
-    if draft.flag(binary):
-        draft.write("model.task", "masked-lm", binary)
-        draft.write("model.token_types", 0, binary)
+    chosen = _task(call, source) if call is not None else None
+    without, with_it = source.get("bert_no_binary_head"), source.get("bert_binary_head")
+    draft.write("model.family", "bert", with_it, note="Megatron's BERT")
+    if chosen is not None:
+        draft.write("model.task", "sequence-classification", chosen)
+        draft.write("model.labels", CLASSES.get(chosen.text, 2), chosen)
+        draft.harmless(without, "the classifier takes its place")
+    elif draft.flag(without) or not draft.flag(with_it, default=True):
+        draft.write("model.task", "masked-lm", without, with_it)
+        draft.write("model.token_types", 0, without, with_it)
     else:
-        draft.write("model.task", "pretraining", note="masked words and the next sentence")
-        draft.harmless(binary, "switched off")
+        draft.write("model.task", "pretraining", with_it, note="masked words and the next sentence")
+        draft.harmless(without, "switched off")
+    if (block := source.get("transformer_block_type")) is not None and block.value != "pre_ln":
+        draft.refuse(block, f"a BERT of Megatron's with {block.value}", "parsim has pre_ln")
     for name, value in (("norm_placement", "pre"), ("final_norm", True), ("embedding_norm", False), ("fused_query_key_value", True)):
         draft.write(f"model.{name}", value, note="Megatron's BERT")
+
+
+def allocated(layers: int, attention: float, dense: float) -> str:
+    """The pattern that Megatron-LM makes of shares: attention evenly, then MLPs among the layers that are left.
+
+    NVIDIA/Megatron-LM, megatron/core/ssm/mamba_hybrid_layer_allocation.py.
+    """
+    row = ["M"] * layers
+    some = round(layers * attention)
+    _place(row, "*", (layers - some) / (some + 1), some)
+    some = round(layers * dense)
+    _place(row, "-", (row.count("M") - some) / some if some else 0.0, some)
+    return "".join(row)
+
+
+def _place(row: list[str], letter: str, between: float, count: int) -> None:
+    """Put `letter` in the place of an M, wherever `between` others have passed."""
+    left = between
+    for at, was in enumerate(row):
+        if was != "M" or not count:
+            continue
+        if left < HALF:
+            row[at] = letter
+            left += between
+        else:
+            left -= 1
 
 
 def write_hybrid(draft: ImportDraft, source: Source) -> None:
     """Layers of one sublayer each, by the letters of the pattern."""
     key = source.get("hybrid_layer_pattern", "hybrid_override_pattern")
+    attention, dense = source.get("hybrid_attention_ratio"), source.get("hybrid_mlp_ratio")
+    count = draft.whole(source.of("model.layers"), 1)
     pattern = "" if key is None else key.text.strip("'\"")
+    if key is None and count is not None and (attention is not None or dense is not None):
+        key = attention or dense
+        pattern = allocated(count, draft.number(attention) or 0.0, draft.number(dense) or 0.0)
     usual = {"normalization": "RMSNorm", "position_embedding_type": "none"}
     missing = [
         f"--{name.replace('_', '-')} {value}" for name, value in usual.items() if (k := source.get(name)) is None or k.value != value
@@ -118,7 +177,7 @@ def write_hybrid(draft: ImportDraft, source: Source) -> None:
         text = f"hybrid models without {', '.join(missing)} are not supported yet"
         draft.errors.append(where.finding(text, "give the model with --model"))
     draft.write("model.family", "nemotron-h", note="pretrain_mamba.py")
-    draft.write("model.layer_pattern", pattern or "M", key)
+    draft.write("model.layer_pattern", pattern or "M", key, attention, dense)
     draft.write("model.layers", max(1, len(pattern)), key, note="letters of the pattern, which count before --num-layers")
     draft.harmless(source.of("model.layers"), "the pattern says how many layers there are")
     heads, width = source.get("mamba_num_heads"), source.get("mamba_head_dim")

@@ -13,11 +13,13 @@ PADDING = 128
 TOKENIZERS = ("patch_tokenizer_type", "tokenizer_model", "tokenizer_name_or_path", "vocab_file", "tokenizer_type", "merge_file")
 """options that may name a tokenizer, the most special first"""
 EXTRA = ("extra_vocab_size", "padded_extra_vocab", "vocab_extra_ids")
+DEFAULTS = {"pretrain_gpt": "GPT2BPETokenizer", "pretrain_bert": "BertWordPieceLowerCase", "pretrain_t5": "BertWordPieceLowerCase"}
+"""begin of a program -> --tokenizer-type, if not given (its ``args_defaults``)"""
 SAID = ("padded_vocab_size", "pad_vocab_size_to", "tokenizer_type", "patch_tokenizer_type", *EXTRA)
 
 
-def read_vocabulary(draft: ImportDraft, source: Source, tensor: int) -> None:
-    """Rows of the word table, and what they are padded to a multiple of."""
+def read_vocabulary(draft: ImportDraft, source: Source, tensor: int, program: str = "") -> None:
+    """Rows of the word table, and what they are padded to a multiple of; `program` has a tokenizer of its own where none is named."""
     padded, size = source.get("padded_vocab_size", "pad_vocab_size_to"), source.of("model.vocabulary")
     multiple, given = source.of("model.vocab_divisible_by"), draft.given
     if given.vocabulary is not None:
@@ -33,11 +35,11 @@ def read_vocabulary(draft: ImportDraft, source: Source, tensor: int) -> None:
         for other in (size, source.get("tokenizer_type"), multiple):
             draft.harmless(other, f"{padded.written if padded else ''} counts")
         return
-    _read_rows(draft, source, size)
+    _read_rows(draft, source, size, program.rpartition("/")[2])
     draft.take(source, "model.vocab_divisible_by")
 
 
-def _read_rows(draft: ImportDraft, source: Source, size: Key | None) -> None:
+def _read_rows(draft: ImportDraft, source: Source, size: Key | None, program: str) -> None:
     tokenizer, path = source.get("tokenizer_type"), "model.vocabulary"
     extra = next((key for name in EXTRA if (key := source.get(name)) is not None and is_digits(key.text)), None)
     if draft.given.tokenizer is not None:
@@ -66,5 +68,13 @@ def _read_rows(draft: ImportDraft, source: Source, size: Key | None) -> None:
             for other in (tokenizer, source.get("patch_tokenizer_type")):
                 draft.harmless(other, f"{key.written} says which it is")
             return
+    usual = next((word for begin, word in DEFAULTS.items() if program.startswith(begin)), None) if tokenizer is None else None
+    known = rows_of(usual, option="tokenizer_type") if usual is not None else None
+    if known is not None:
+        more = int(extra.text) if extra is not None else 0
+        draft.write(
+            path, known.rows + more, extra, note=f"{program} takes {usual} if no tokenizer is named, whose vocabulary is {known.name}'s"
+        )
+        return
     draft.fill(path, f"{EXAMPLES[path]}; the script says it in a tokenizer only: --vocabulary N, or --tokenizer NAME", tokenizer)
     draft.harmless(size, "not a number")

@@ -1,0 +1,60 @@
+"""Whether the GPUs that a configuration counts can run it, and how many they are at most where it counts none.
+
+Scripts are shared with the count of the last try (``NNODES=1`` before tensor 8 x pipeline 16): such a count says nothing of the job. Where
+it is too small for the model, the smallest that is not is taken, and said; where it fits otherwise not, it is asked for.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from parsim.interop.import_draft import ImportDraft
+from parsim.interop.import_sections import USUAL_MACHINE, Count, machine_size, write_nodes
+from parsim.interop.keys import Key
+
+MODEL_AXES = ("tensor", "pipeline", "context")
+"""axes of one copy of the model"""
+BATCH_ALONE = ("DeepSpeed",)
+"""tools whose files say the batch, and the size of a copy of the model elsewhere"""
+
+
+def fit_machines(draft: ImportDraft) -> None:
+    """Correct or leave open GPUs that do not hold whole copies of the model or parts of the batch; bound them where none are counted."""
+    sizes = [size if isinstance(size := draft.value(f"parallel.{axis}.size"), int) else 1 for axis in MODEL_AXES]
+    copy = prod(sizes)
+    gpus, batch, micro = (draft.value(path) for path in ("cluster.gpus", "training.global_batch", "training.micro_batch"))
+    samples = batch if isinstance(batch, int) and isinstance(micro, int) and batch % micro == 0 else None
+    if draft.given.nodes is not None or copy < 1:
+        return
+    if isinstance(gpus, int):
+        product = " x ".join(f"{axis} {size}" for axis, size in zip(MODEL_AXES, sizes, strict=True) if size > 1)
+        if gpus < copy:
+            _smallest(draft, copy, f"{product} = {copy} GPUs hold the model once")
+        elif gpus % copy:
+            _open(draft, f"{product} = {copy} GPUs hold the model once, and {gpus} are counted")
+        elif samples is not None and samples // micro % (gpus // copy):
+            copies = f"{gpus} GPUs{f' / ({product})' if product else ''} = {gpus // copy} copies of the model"
+            _open(draft, f"a batch of {batch} cannot be split into micro-batches of {micro} on {copies}")
+    elif samples is not None and not {"cluster.gpus", "cluster.nodes"} & set(draft.lines) and draft.tool not in BATCH_ALONE:
+        most = samples // micro * copy
+        if most < (machine_size(draft) or USUAL_MACHINE):
+            draft.write(
+                "cluster.gpus", most, note=f"no more fit: {batch} samples / {micro} of a micro-batch x {copy} of a copy of the model"
+            )
+
+
+def _smallest(draft: ImportDraft, copy: int, why: str) -> None:
+    counted, nodes = draft.lines.pop("cluster.gpus"), draft.lines.pop("cluster.nodes", None)
+    key = next(iter(counted.keys), None) or Key("cluster.gpus", "cluster.gpus", counted.value, draft.file)
+    total = Count(copy, key, f"{why}, and {counted.value} are counted")
+    write_nodes(draft, total)
+    draft.write("cluster.gpus", copy, *counted.keys, *(nodes.keys if nodes is not None else ()), note=total.note)
+    draft.remark(f"{total.note}: the smallest job that holds it is taken", "cluster.gpus", "say how many machines there are: --nodes N")
+
+
+def _open(draft: ImportDraft, problem: str) -> None:
+    counted = draft.lines.pop("cluster.gpus").keys
+    nodes = draft.lines.get("cluster.nodes")
+    keys = dict.fromkeys([*counted, *(nodes.keys if nodes is not None else ())])
+    draft.fill("cluster.nodes", f"machines (--nodes): {problem}", *keys)
+    draft.causes["cluster.nodes"] = "cluster.topology"
