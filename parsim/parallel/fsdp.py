@@ -63,8 +63,8 @@ from parsim.parallel.muon import (
 )
 from parsim.parallel.narrow_weights import VALUE, narrow_elements, narrow_tensors
 from parsim.parallel.offload import gradients_out, place, wait_for_gradients
-from parsim.parallel.optimizer import State, split_bytes
-from parsim.parallel.replicated import LANE, Replicated
+from parsim.parallel.replicated import LANE
+from parsim.parallel.sharded_units import ShardedUnits
 
 ROOT = "root"
 
@@ -82,12 +82,11 @@ class Traffic:
 
 
 @dataclass
-class FullyShardedDataParallel(Replicated):
-    """See the module's table. `units` are in forward order; the root unit (if any) is named ``root``."""
+class FullyShardedDataParallel(ShardedUnits):
+    """See the module's table."""
 
     shares_gradients: ClassVar[bool] = True
 
-    units: tuple[Unit, ...] = ()
     copies: int = 1
     """shard groups; `size` is the ranks of one"""
     pipelined: bool = False
@@ -101,12 +100,6 @@ class FullyShardedDataParallel(Replicated):
     """units in the order of the current pass"""
     _place: dict[str, int] = field(init=False, default_factory=dict)
     """unit -> its place in `_order`"""
-    _splits: dict[str, tuple[int, int]] = field(init=False, default_factory=dict)
-    """unit -> the result of `_split`"""
-    _narrow: dict[str, int] = field(init=False, default_factory=dict)
-    """unit -> elements that travel in fp8"""
-    _counts: dict[str, int] = field(init=False, default_factory=dict)
-    """unit -> elements with a gradient"""
     _done: list[int] = field(init=False, default_factory=list)
     """handles of the units already finished in it"""
     _issued: dict[str, int] = field(init=False, default_factory=dict)
@@ -143,9 +136,6 @@ class FullyShardedDataParallel(Replicated):
 
     # -- memory ---------------------------------------------------------------------------------------------------
 
-    def _share(self, count: int) -> int:
-        return -(-count // self.size)
-
     def resident(self, at: Emitter) -> list[str]:
         """Every unit's flat shard and its optimizer state; buffers whole."""
         names = [self._weight(w, at) for w in self.weights if w.parameter.buffer or (self._whole_base and not w.trains)]
@@ -155,57 +145,6 @@ class FullyShardedDataParallel(Replicated):
         if self._keeps_states():
             names += self._states(at)
         return names
-
-    def _state_list(self) -> list[tuple[Weight, State]]:
-        states = []
-        for unit in self.units:
-            states += self._flat_states(unit.name, [w for w in unit.weights if w.trains], unit.blocks[0])
-        return states
-
-    @property
-    def _gathered_element(self) -> int:
-        """Bytes of a gathered weight: MixedPrecision casts fp32 shards to the type that the layers read before it gathers."""
-        return self.training.precision.gathered
-
-    @property
-    def _whole_base(self) -> bool:
-        """Frozen weights are not sharded."""
-        return self.training.finetune is not None and not self.training.finetune.base_sharded
-
-    def _split(self, unit: Unit) -> tuple[int, int]:
-        """(elements stored as trained weights are, bytes of those stored otherwise) of what the unit shards."""
-        if unit.name not in self._splits:
-            weights = [w for w in unit.weights if w.trains] if self._whole_base else unit.weights
-            self._splits[unit.name] = split_bytes(weights, self.training)
-        return self._splits[unit.name]
-
-    def _shard_bytes(self, unit: Unit) -> int:
-        plain, other = self._split(unit)
-        return self._share(plain) * self.training.precision.parameters + self._share(other)
-
-    def _gathered_bytes(self, unit: Unit) -> int:
-        plain, other = self._split(unit)
-        return plain * self._gathered_element + other - self._narrow_of(unit) * (self._gathered_element - 1)
-
-    def _narrow_of(self, unit: Unit) -> int:
-        """Elements that travel in fp8."""
-        if unit.name not in self._narrow:
-            self._narrow[unit.name] = narrow_elements(unit.weights, self.training.precision)
-        return self._narrow[unit.name]
-
-    def _trained(self, unit: Unit) -> int:
-        """Elements with a gradient."""
-        if unit.name not in self._counts:
-            recipe = self.training.finetune
-            trained = sum(w.count for w in unit.weights if w.trains)
-            whole = recipe is None or (recipe.flat_gradients and trained > 0)
-            self._counts[unit.name] = unit.count if whole else trained
-        return self._counts[unit.name]
-
-    def _stepped(self, unit: Unit) -> int:
-        """Elements of the rank's share that the optimizer updates."""
-        trained = sum(w.count for w in unit.weights if w.trains)
-        return self._share(unit.count if self.training.finetune is None else trained)
 
     @property
     def _fully_shard(self) -> bool:
