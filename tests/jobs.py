@@ -12,16 +12,9 @@ from parsim.kernel import Fixed, Memory
 from parsim.model.catalogue import build_model
 from parsim.model.stages import build_stages
 from parsim.parallel.plan import plan
-from parsim.parallel.settings import (
-    ContextParallel,
-    DataParallel,
-    ExpertParallel,
-    Parallelism,
-    PipelineParallel,
-    Runtime,
-    TensorParallel,
-    Training,
-)
+from parsim.parallel.runtime import Runtime
+from parsim.parallel.settings import ContextParallel, DataParallel, ExpertParallel, Parallelism, PipelineParallel, TensorParallel
+from parsim.parallel.training import Training
 from parsim.program.lowering import Lowering
 from parsim.scenario.files import read
 from parsim.scenario.precision import PRESETS

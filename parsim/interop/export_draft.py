@@ -20,7 +20,7 @@ from parsim.model.families import FAMILIES
 from parsim.model.model import OUTER
 from parsim.model.transformer import TransformerConfig
 from parsim.parallel.plan import plan
-from parsim.parallel.settings import KEPT, Precision
+from parsim.parallel.training import KEPT, Precision
 from parsim.scenario.build import build
 from parsim.scenario.built import Built, clock_of
 from parsim.scenario.precision import PRESETS

@@ -16,9 +16,11 @@ from parsim.interop.traced_sizes import Traces
 from parsim.interop.traced_words import read
 from parsim.kernel import Gemm
 from parsim.model.liveness import tape
-from parsim.model.model import Model, Workload, parameter_count
+from parsim.model.model import Model
+from parsim.model.parameter_counts import parameter_count
 from parsim.model.tape import Step
 from parsim.model.traced import traced_model
+from parsim.model.workload import Workload
 from parsim.scenario.scenario import flow
 from parsim.scenario.support import PLACEHOLDER
 

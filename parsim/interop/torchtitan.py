@@ -16,7 +16,7 @@ from parsim.interop.keys import Key, Source, of_document
 from parsim.interop.recognise import Foreign
 from parsim.interop.titan_outer import write_outer
 from parsim.interop.titan_pipeline import write_pipeline
-from parsim.parallel.settings import KEPT
+from parsim.parallel.training import KEPT
 from parsim.scenario import files
 from parsim.scenario.support import EXAMPLES
 

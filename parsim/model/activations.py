@@ -15,10 +15,11 @@ from parsim.model.linear import Linear
 from parsim.model.linear_attention import LinearAttention, ShortConvolution
 from parsim.model.liveness import tape
 from parsim.model.loss import Loss
-from parsim.model.model import Block, Model, Workload, shard
+from parsim.model.model import Block, Model
 from parsim.model.rwkv import TokenShift
 from parsim.model.selective_scan import SelectiveScan
 from parsim.model.sparse_attention import LightningIndexer
+from parsim.model.workload import Workload, shard
 
 
 def saved_bytes(model: Model, at: Workload, drop: tuple[str, ...] = (), held: bool = False) -> int:

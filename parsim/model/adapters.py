@@ -32,7 +32,8 @@ from typing import NamedTuple
 
 from parsim.kernel import Gemm, Kernel, Memory
 from parsim.model.linear import Linear
-from parsim.model.model import Model, Parameter, Save, Work, Workload, kept, rows, shard
+from parsim.model.model import Model, Parameter, Save, Work, kept
+from parsim.model.workload import Workload, rows, shard
 
 
 class Adapter(NamedTuple):

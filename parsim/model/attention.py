@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from parsim.kernel import Attention, Gemm, Kernel, Memory
 from parsim.model.context import Sizes, Spread, spread
 from parsim.model.elementwise import spelled_out
-from parsim.model.model import Layer, Parameter, Save, Split, Work, Workload, shard
+from parsim.model.model import Layer, Parameter, Save, Work
+from parsim.model.workload import Split, Workload, shard
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from parsim.kernel import Kernel, Memory
-from parsim.model.model import Workload
+from parsim.model.workload import Workload
 
 CoreKernel = Callable[[int, int, bool, bool], Kernel]
 """(queries, keys, causal, backward) -> the fused kernel of this rank's heads"""

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from parsim.kernel import Gemm, Kernel, Memory
-from parsim.model.model import Layer, Parameter, Save, Split, Work, Workload
+from parsim.model.model import Layer, Parameter, Save, Work
+from parsim.model.workload import Split, Workload
 
 
 def window_count(size: int, kernel: int, stride: int, padding: int, dilation: int = 1, ceil: bool = False) -> int:

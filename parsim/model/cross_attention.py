@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from parsim.kernel import Gemm, Memory
 from parsim.model.attention import AttentionCore
-from parsim.model.model import Layer, Parameter, Save, Split, Work, Workload, shard
+from parsim.model.model import Layer, Parameter, Save, Work
+from parsim.model.workload import Split, Workload, shard
 
 MEMORY = "memory"
 """the encoder's output, beside a decoder layer's input"""

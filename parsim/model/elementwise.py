@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from parsim.kernel import Memory
-from parsim.model.model import Layer, Parameter, Save, Split, Work, Workload, elements, rows
+from parsim.model.model import Layer, Parameter, Save, Work
+from parsim.model.workload import Split, Workload, elements, rows
 
 
 class _Cost(NamedTuple):

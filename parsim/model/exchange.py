@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from parsim.kernel import Memory
-from parsim.model.model import Workload, dispatched
+from parsim.model.workload import Workload, dispatched
 from parsim.routing import Routing
 
 SCALED = 128

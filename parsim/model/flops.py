@@ -19,8 +19,10 @@ from parsim.kernel import Attention, ChunkScan, Gemm, Kernel, SparseAttention
 from parsim.model.attention import AttentionCore
 from parsim.model.linear_attention import LinearAttention, ShortConvolution
 from parsim.model.mixture import GroupedLinear
-from parsim.model.model import Block, Model, Operator, Parameter, Workload, active_parameter_count, layer_parameter_count
+from parsim.model.model import Block, Model, Operator, Parameter
+from parsim.model.parameter_counts import active_parameter_count, layer_parameter_count
 from parsim.model.sparse_attention import LightningIndexer
+from parsim.model.workload import Workload
 
 Recompute = Literal["none", "selective", "full"]
 
@@ -345,7 +347,7 @@ def _by_parameters(model: Model, index: int, sequence: int, convention: str, *, 
 
 
 def _counted(block: Block, convention: str) -> tuple[Parameter, ...]:
-    """The parameters of a block that the convention counts (as `parsim.model.model.layer_parameter_count` does)."""
+    """The parameters of a block that the convention counts (as `parsim.model.parameter_counts.layer_parameter_count` does)."""
     if convention != "6n-non-embedding":
         return tuple(block.parameters())
     if block.kind == "embedding":

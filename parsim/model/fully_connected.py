@@ -20,7 +20,8 @@ from dataclasses import dataclass, fields, replace
 
 from parsim.kernel import Gemm, Kernel, Memory
 from parsim.model.linear import Linear
-from parsim.model.model import Block, Model, Operator, Parameter, Save, Work, Workload
+from parsim.model.model import Block, Model, Operator, Parameter, Save, Work
+from parsim.model.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)

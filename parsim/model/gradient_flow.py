@@ -11,8 +11,9 @@ from typing import Literal
 
 from parsim.errors import Finding, ModelError
 from parsim.kernel import Kernel, Memory
-from parsim.model.model import Block, Operator, Work, Workload
+from parsim.model.model import Block, Operator, Work
 from parsim.model.tape import Step, TapeTensor
+from parsim.model.workload import Workload
 
 Phase = Literal["forward", "recompute", "input", "weight"]
 

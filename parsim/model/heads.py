@@ -15,9 +15,10 @@ from parsim.kernel import Memory
 from parsim.model.elementwise import Activation, Dropout, LayerNorm, PoolPatches, SelectToken
 from parsim.model.linear import Linear
 from parsim.model.loss import Loss, ScaledLogits, Softcap
-from parsim.model.model import Block, Layer, Split, Work, Workload, elements
+from parsim.model.model import Block, Layer, Work
 from parsim.model.row import Row, norm
 from parsim.model.transformer import TransformerConfig
+from parsim.model.workload import Split, Workload, elements
 
 Kind = Literal["cross_entropy", "mse", "sum"]
 WORD_TABLE = "embedding.word_embeddings.weight"

@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 from parsim.kernel import Gemm, Kernel
 from parsim.model.linear import Linear
-from parsim.model.model import Operator, Work, Workload
+from parsim.model.model import Operator, Work
+from parsim.model.workload import Workload
 
 MATMULS = "matmuls"
 """the word of `training.recompute.selective` for it"""

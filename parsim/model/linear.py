@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from parsim.kernel import Gemm, Kernel, Memory
-from parsim.model.model import Layer, Parameter, Save, Split, Work, Workload, rows, shard
+from parsim.model.model import Layer, Parameter, Save, Work
+from parsim.model.workload import Split, Workload, rows, shard
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from parsim.kernel import ChunkScan, Kernel, Memory
-from parsim.model.model import Layer, Parameter, Save, Split, Work, Workload, elements, rows, shard
+from parsim.model.model import Layer, Parameter, Save, Work
+from parsim.model.workload import Split, Workload, elements, rows, shard
 
 Kind = Literal["retention", "gla", "mamba", "mamba2", "gated-delta", "kda", "rwkv"]
 DELTA = ("gated-delta", "kda")

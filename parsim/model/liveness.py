@@ -15,9 +15,10 @@ from parsim.kernel import Memory
 from parsim.model.attention import AttentionCore
 from parsim.model.gradient_flow import Draft, GradientFlow
 from parsim.model.kept_products import MATMULS, KeptProduct, kept_products
-from parsim.model.model import Block, Operator, Workload
+from parsim.model.model import Block, Operator
 from parsim.model.regions import REGIONS, Region, regions
 from parsim.model.tape import Tape
+from parsim.model.workload import Workload
 
 _KEPT_OUTPUT = "attention"
 

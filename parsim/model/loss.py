@@ -7,7 +7,8 @@ from typing import Literal
 
 from parsim.kernel import Kernel, Memory
 from parsim.model.linear import chunked, parts
-from parsim.model.model import Layer, Save, Split, Work, Workload, elements, rows
+from parsim.model.model import Layer, Save, Work
+from parsim.model.workload import Split, Workload, elements, rows
 
 
 @dataclass(frozen=True, slots=True)

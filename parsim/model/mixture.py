@@ -14,7 +14,8 @@ from parsim.kernel import Gemm, Kernel, Memory
 from parsim.model.elementwise import Activation, GatedActivation, ResidualAdd, SharedGate
 from parsim.model.exchange import Exchange
 from parsim.model.linear import Linear, product_casts, saved_input
-from parsim.model.model import Layer, Operator, Parameter, Save, Split, Work, Workload, dispatched, expert_shard
+from parsim.model.model import Layer, Operator, Parameter, Save, Work
+from parsim.model.workload import Split, Workload, dispatched, expert_shard
 from parsim.routing import Routing
 
 BIAS_ISSUES = {True: (577.0, 1049.0), False: (143.0, 578.0)}

@@ -18,10 +18,12 @@ from parsim.model.linear import Embedding, Linear
 from parsim.model.linear_attention import GatedNorm, LinearAttention, ShortConvolution
 from parsim.model.loss import Loss
 from parsim.model.mixture import GroupedLinear, Router
-from parsim.model.model import Block, Model, Operator, Workload, operator_parameter_count
+from parsim.model.model import Block, Model, Operator
+from parsim.model.parameter_counts import operator_parameter_count
 from parsim.model.selective_scan import SelectiveScan
 from parsim.model.sparse_attention import HeadProducts, LightningIndexer, SparseCore
 from parsim.model.traced_operators import Product
+from parsim.model.workload import Workload
 
 PASSES = ("forward", "backward_input", "backward_weight")
 ELEMENTWISE = "elementwise"

@@ -18,9 +18,10 @@ from parsim.kernel import Memory
 from parsim.model.elementwise import Concatenate
 from parsim.model.heads import WORD_TABLE, RowsOf
 from parsim.model.linear import Embedding, Linear
-from parsim.model.model import Layer, Split, Work, Workload, elements
+from parsim.model.model import Layer, Work
 from parsim.model.row import Row, norm
 from parsim.model.transformer import TransformerConfig
+from parsim.model.workload import Split, Workload, elements
 
 
 @dataclass(frozen=True, slots=True)

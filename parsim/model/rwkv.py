@@ -14,9 +14,10 @@ from parsim.model.elementwise import Activation
 from parsim.model.layer_kinds import LinearMixer
 from parsim.model.linear import Linear
 from parsim.model.linear_attention import LinearAttention, OutputGate, ScanFlop
-from parsim.model.model import Layer, Parameter, Save, Split, Work, Workload, elements
+from parsim.model.model import Layer, Parameter, Save, Work
 from parsim.model.row import Row
 from parsim.model.transformer import TransformerConfig
+from parsim.model.workload import Split, Workload, elements
 
 STATE = 3
 """numbers of a channel that are passed from token to token: numerator, denominator, and the largest exponent so far"""

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from parsim.kernel import ChunkScan, Gemm, Kernel, Memory
 from parsim.model.linear_attention import LinearAttention, ScanFlop
-from parsim.model.model import Parameter, Save, Work, Workload
+from parsim.model.model import Parameter, Save, Work
+from parsim.model.workload import Workload
 
 _FLOP = 9.0
 """of one element of the state at one token"""

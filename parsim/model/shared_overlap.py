@@ -24,7 +24,8 @@ from parsim.model.elementwise import Activation, GatedActivation
 from parsim.model.exchange import Way
 from parsim.model.linear import Linear
 from parsim.model.mixture import Combine, Dispatch
-from parsim.model.model import Block, Layer, Model, Operator, Split, Work, Workload
+from parsim.model.model import Block, Layer, Model, Operator, Work
+from parsim.model.workload import Split, Workload
 
 SHARED = "shared_experts"
 """`Operator.selective` of what a shared expert consists of"""

@@ -27,7 +27,8 @@ from dataclasses import dataclass
 
 from parsim.kernel import Gemm, Kernel, Memory, SparseAttention
 from parsim.model.attention import AttentionCore
-from parsim.model.model import Layer, Parameter, Save, Split, Work, Workload, shard
+from parsim.model.model import Layer, Parameter, Save, Work
+from parsim.model.workload import Split, Workload, shard
 
 SCORED_AT_ONCE = 1024
 """queries whose scores of all keys exist at once: an assumption; those of 131,072 queries would be 64 GiB"""

@@ -15,7 +15,8 @@ from typing import Any
 
 from parsim.errors import Finding, ModelError
 from parsim.kernel import Fixed
-from parsim.model.model import Block, Model, Parameter, Save, Split, Work, Workload
+from parsim.model.model import Block, Model, Parameter, Save, Work
+from parsim.model.workload import Split, Workload
 from parsim.units import parse
 
 _DIMENSIONS = {

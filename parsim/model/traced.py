@@ -17,7 +17,8 @@ from typing import Any, Literal, NamedTuple, cast
 from parsim.errors import Finding, ModelError
 from parsim.limits import LARGEST_SIZE, MOST_LAYERS, beyond
 from parsim.model.loss import Loss
-from parsim.model.model import Block, Layer, Model, Operator, parameter_count
+from parsim.model.model import Block, Layer, Model, Operator
+from parsim.model.parameter_counts import parameter_count
 from parsim.model.traced_operators import (
     Product,
     Size,

@@ -15,7 +15,8 @@ from parsim.model.convolution import BatchNorm, Conv2d, Pool
 from parsim.model.elementwise import Activation, Dropout, LayerNorm, ResidualAdd, RMSNorm
 from parsim.model.linear import Embedding, Linear
 from parsim.model.loss import Loss
-from parsim.model.model import Layer, Parameter, Save, Split, Work, Workload
+from parsim.model.model import Layer, Parameter, Save, Work
+from parsim.model.workload import Split, Workload
 
 
 def _sized(at: Workload, rows: int, *, once: bool = False) -> Workload:

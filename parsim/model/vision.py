@@ -19,9 +19,10 @@ from parsim.model.cross_attention import OwnWords
 from parsim.model.elementwise import Activation, LayerNorm, Prefix, ResidualAdd, RMSNorm
 from parsim.model.lengths import Lengths
 from parsim.model.linear import Linear
-from parsim.model.model import Block, Layer, Model, Operator, Parameter, Save, Split, Work, Workload, elements
+from parsim.model.model import Block, Layer, Model, Operator, Parameter, Save, Work
 from parsim.model.row import Row, norm
 from parsim.model.transformer import TransformerConfig
+from parsim.model.workload import Split, Workload, elements
 
 USUAL_SIZE = 448
 """pixels a side where neither model nor scenario says it"""

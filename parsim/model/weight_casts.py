@@ -5,7 +5,8 @@ from __future__ import annotations
 from parsim.kernel import Kernel
 from parsim.model.linear import Linear
 from parsim.model.mixture import GroupedLinear
-from parsim.model.model import Block, Operator, Workload
+from parsim.model.model import Block, Operator
+from parsim.model.workload import Workload
 
 
 def weight_casts(block: Block, at: Workload) -> tuple[Kernel, ...]:

@@ -15,9 +15,11 @@ from parsim.parallel.kronecker import BY_MATRIX
 from parsim.parallel.layer_wise import LayerWiseOptimizer
 from parsim.parallel.muon import MatrixLayout, is_matrix
 from parsim.parallel.replicated import Replicated
-from parsim.parallel.settings import CustomStrategy, DataParallel, Runtime, Training
+from parsim.parallel.runtime import Runtime
+from parsim.parallel.settings import CustomStrategy, DataParallel
 from parsim.parallel.shampoo import DistributedShampoo, ShardedShampoo
 from parsim.parallel.single_process import DataParallelModule, ParameterServer
+from parsim.parallel.training import Training
 from parsim.parallel.zero import ZeroOptimizer
 from parsim.parallel.zero3_2021 import ListedZero3
 from parsim.parallel.zero3_buckets import BucketedZero3, bucketed

@@ -26,12 +26,14 @@ from parsim.errors import Finding
 from parsim.kernel import Kernel
 from parsim.model.attention import AttentionCore
 from parsim.model.linear_attention import LinearAttention
-from parsim.model.model import Model, Operator, Workload
+from parsim.model.model import Model, Operator
 from parsim.model.sparse_attention import LightningIndexer, SparseCore
 from parsim.model.tape import Step
+from parsim.model.workload import Workload
 from parsim.parallel.groups import CONTEXT
 from parsim.parallel.hooks import Emitter, SilentHooks
-from parsim.parallel.settings import Parallelism, Training
+from parsim.parallel.settings import Parallelism
+from parsim.parallel.training import Training
 
 METHODS = ("ring", "all-gather", "ulysses")
 _SIZE, _METHOD = "parallel.context.size", "parallel.context.method"

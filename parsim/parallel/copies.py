@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from parsim.kernel import Memory
-from parsim.parallel.settings import Precision
+from parsim.parallel.training import Precision
 
 GATHERS, REDUCTIONS = "gathers", "reductions"
 """streams of the kernels around gathers and around reductions"""

@@ -36,16 +36,18 @@ from parsim.errors import Finding
 from parsim.model.exchange import token_bytes
 from parsim.model.low_precision import TRANSFORMER_ENGINE
 from parsim.model.mixture import Combine, Dispatch, GroupedLinear
-from parsim.model.model import Block, Model, Operator, Workload, dispatched
+from parsim.model.model import Block, Model, Operator
 from parsim.model.shared_overlap import Departure, exchanged
 from parsim.model.tape import Step
+from parsim.model.workload import Workload, dispatched
 from parsim.parallel.expert_load import ExpertLoad, Histogram, Rows, histogram_findings
 from parsim.parallel.fully_connected import fully_connected_findings, shared_layers
 from parsim.parallel.groups import EXPERT, EXPERT_MODEL, EXPERT_TENSOR, PIPELINE, REPLICATING, TENSOR, Mesh
 from parsim.parallel.hooks import COUNTS, LAUNCHES, Emitter, Sharding, SilentHooks, Unit, Weight
 from parsim.parallel.replicated import Replicated
-from parsim.parallel.settings import EXCHANGE_SMS, ExpertParallel, Parallelism, Training
+from parsim.parallel.settings import EXCHANGE_SMS, ExpertParallel, Parallelism
 from parsim.parallel.shared_overlap_findings import shared_overlap_findings
+from parsim.parallel.training import Training
 
 _SIZE, _TENSOR, _CAPACITY = "parallel.expert.size", "parallel.expert.tensor", "parallel.expert.capacity_factor"
 _STRATEGIES = ("none", "ddp", "zero1", "zero2", "fsdp", "hsdp")

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 from parsim.errors import Finding
 from parsim.model.fully_connected import SharedLinear
-from parsim.model.model import Model, Operator, Workload
+from parsim.model.model import Model, Operator
 from parsim.model.tape import Step
+from parsim.model.workload import Workload
 from parsim.parallel.groups import EXPERT_TENSOR, Mesh
 from parsim.parallel.hooks import Emitter, SilentHooks
-from parsim.parallel.settings import Parallelism, Training
+from parsim.parallel.settings import Parallelism
+from parsim.parallel.training import Training
 
 PATH = "parallel.fully_connected"
 _STRATEGIES = ("none", "ddp", "zero1", "zero2")

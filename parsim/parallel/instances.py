@@ -5,7 +5,9 @@ from __future__ import annotations
 from parsim.errors import Finding
 from parsim.parallel.experts import expert_mesh
 from parsim.parallel.groups import Mesh
-from parsim.parallel.settings import Parallelism, Runtime, Training
+from parsim.parallel.runtime import Runtime
+from parsim.parallel.settings import Parallelism
+from parsim.parallel.training import Training
 
 _PATH = "parallel.data.optimizer_instances"
 

@@ -39,7 +39,7 @@ from math import prod
 from parsim.kernel import Factorisation, Gemm, Kernel, Memory
 from parsim.parallel.muon import Matrix
 from parsim.parallel.optimizer import State, update
-from parsim.parallel.settings import Optimizer, Precision
+from parsim.parallel.training import Optimizer, Precision
 
 FP32 = 4
 KRONECKER = ("soap", "shampoo")

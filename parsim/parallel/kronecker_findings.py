@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from parsim.errors import Finding
 from parsim.parallel.kronecker import KRONECKER
-from parsim.parallel.settings import Optimizer, Parallelism, Runtime, Training
+from parsim.parallel.runtime import Runtime
+from parsim.parallel.settings import Parallelism
+from parsim.parallel.training import Optimizer, Training
 
 _NAME, _STRATEGY = "training.optimizer.name", "parallel.data.strategy"
 _SOAP, _SHAMPOO = ("none", "ddp", "zero1"), ("none", "ddp", "fsdp", "hsdp")

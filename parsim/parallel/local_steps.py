@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from parsim.errors import Finding
 from parsim.parallel.groups import CONTEXT, DATA, Mesh
 from parsim.parallel.schedules import ENDLESS
-from parsim.parallel.settings import OuterLoop, Parallelism, Training
+from parsim.parallel.settings import OuterLoop, Parallelism
+from parsim.parallel.training import Training
 
 if TYPE_CHECKING:
     from parsim.parallel.plan import Plan

@@ -24,7 +24,7 @@ from typing import Literal
 from parsim.kernel import Gemm, Kernel, Memory
 from parsim.parallel.groups import TENSOR
 from parsim.parallel.hooks import Emitter, Weight
-from parsim.parallel.settings import Optimizer, Precision
+from parsim.parallel.training import Optimizer, Precision
 
 GRAM_RESTART = 2
 """step of an iteration on Gram matrices that begins anew"""

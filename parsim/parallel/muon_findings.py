@@ -5,7 +5,9 @@ from __future__ import annotations
 from parsim.errors import Finding
 from parsim.parallel.kronecker import KRONECKER
 from parsim.parallel.kronecker_findings import kronecker_findings, unused_factors
-from parsim.parallel.settings import Optimizer, Parallelism, Runtime, Training
+from parsim.parallel.runtime import Runtime
+from parsim.parallel.settings import Parallelism
+from parsim.parallel.training import Optimizer, Training
 
 _NAME, _STRATEGY = "training.optimizer.name", "parallel.data.strategy"
 _STRATEGIES = ("none", "ddp", "zero1", "zero2", "fsdp", "hsdp")

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from parsim.parallel.hooks import Weight
-from parsim.parallel.settings import KEPT_LAYER, Precision
+from parsim.parallel.training import KEPT_LAYER, Precision
 
 VALUE = 4
 """bytes of a largest value"""

@@ -27,7 +27,8 @@ from parsim.errors import Finding
 if TYPE_CHECKING:
     from parsim.model.finetune import Finetune
     from parsim.model.model import Model
-    from parsim.parallel.settings import Parallelism, Training
+    from parsim.parallel.settings import Parallelism
+    from parsim.parallel.training import Training
 
 PATH = "training.objective"
 Whose = Literal["policy", "reference"]

@@ -23,7 +23,9 @@ from collections.abc import Sequence
 
 from parsim.errors import Finding
 from parsim.parallel.hooks import Emitter
-from parsim.parallel.settings import Offload, Parallelism, Precision, Runtime, Training
+from parsim.parallel.runtime import Runtime
+from parsim.parallel.settings import Parallelism
+from parsim.parallel.training import Offload, Precision, Training
 
 DEEPSPEED = ("zero1", "zero2", "zero3")
 FSDP = ("fsdp", "hsdp")

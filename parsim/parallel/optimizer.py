@@ -15,7 +15,7 @@ from parsim.errors import Finding, PlanError
 from parsim.kernel import AdamStep, Memory
 from parsim.model.adapters import stored_bytes
 from parsim.parallel.hooks import Weight
-from parsim.parallel.settings import Optimizer, Precision, Training
+from parsim.parallel.training import Optimizer, Precision, Training
 
 MOMENTS = {"sgd": 0, "momentum": 1, "lion": 1, "adam": 2, "adamw": 2, "muon": 1, "soap": 2, "shampoo": 2}
 _MORE = ("muon", "soap", "shampoo")

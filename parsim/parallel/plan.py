@@ -16,8 +16,9 @@ from parsim.errors import PlanError
 from parsim.kernel import Clocks, Kernel
 from parsim.model.linear import Embedding
 from parsim.model.mixture import Router, routing
-from parsim.model.model import Block, Model, Parameter, Workload
+from parsim.model.model import Block, Model, Parameter
 from parsim.model.shared_overlap import exchanged, overlap_shared_experts
+from parsim.model.workload import Workload
 from parsim.parallel.chunk_strategy import SHARDED, sharding_of
 from parsim.parallel.context import ContextParallelHooks
 from parsim.parallel.expert_load import Rows, mixtures
@@ -27,12 +28,14 @@ from parsim.parallel.fully_connected import FullyConnectedHooks
 from parsim.parallel.groups import CONTEXT, DATA, PIPELINE, TENSOR, Groups, Mesh
 from parsim.parallel.hooks import OperatorHooks, Sharding, Unit, Weight
 from parsim.parallel.plan_findings import CENTRAL, Machine, findings_of, tied_findings
+from parsim.parallel.runtime import Runtime
 from parsim.parallel.schedules import CUSTOM, ENDLESS, Overlapped, Schedule, SlotKind, directions, homes, overlapped, schedule
 from parsim.parallel.schedules.slot import APART, repeated
-from parsim.parallel.settings import KEPT_LAYER, Parallelism, Runtime, Training
+from parsim.parallel.settings import Parallelism
 from parsim.parallel.stages import split_blocks
 from parsim.parallel.tensor import TensorParallelHooks
 from parsim.parallel.ties import Ties
+from parsim.parallel.training import KEPT_LAYER, Training
 from parsim.routing import Routing
 
 

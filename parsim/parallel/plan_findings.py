@@ -20,11 +20,13 @@ from parsim.parallel.local_steps import outer_findings
 from parsim.parallel.muon_findings import muon_findings
 from parsim.parallel.objective import objective_findings
 from parsim.parallel.offload import offload_findings
+from parsim.parallel.runtime import Runtime
 from parsim.parallel.schedules import BIDIRECTIONAL, ENDLESS, OVERLAPPING, V_SHAPED, ZERO_BUBBLE
-from parsim.parallel.settings import Parallelism, Runtime, Training
+from parsim.parallel.settings import Parallelism
 from parsim.parallel.shares import share_findings
 from parsim.parallel.tensor import placement_findings, tensor_findings
 from parsim.parallel.tower_findings import tower_findings
+from parsim.parallel.training import Training
 
 if TYPE_CHECKING:
     from parsim.parallel.plan import Plan

@@ -35,7 +35,9 @@ from parsim.parallel.optimizer import (
     update,
     weight_bytes,
 )
-from parsim.parallel.settings import KEPT_LAYER, DataParallel, Optimizer, Runtime, Training
+from parsim.parallel.runtime import Runtime
+from parsim.parallel.settings import DataParallel
+from parsim.parallel.training import KEPT_LAYER, Optimizer, Training
 
 LANE = DATA
 """queue of the collectives that gradients and weights travel in"""

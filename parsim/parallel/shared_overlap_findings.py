@@ -6,7 +6,8 @@ from parsim.errors import Finding
 from parsim.model.model import Model
 from parsim.model.shared_overlap import SHARED, has_shared_expert
 from parsim.parallel.schedules import OVERLAPPING
-from parsim.parallel.settings import Parallelism, Training
+from parsim.parallel.settings import Parallelism
+from parsim.parallel.training import Training
 
 PATH = "parallel.expert.shared_overlap"
 

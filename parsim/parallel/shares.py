@@ -14,7 +14,8 @@ from parsim.errors import Finding
 from parsim.model.model import Model
 from parsim.parallel.schedules import BIDIRECTIONAL, CUSTOM, ENDLESS, schedule
 from parsim.parallel.schedules.slot import Schedule, Slot
-from parsim.parallel.settings import Parallelism, Training
+from parsim.parallel.settings import Parallelism
+from parsim.parallel.training import Training
 
 BATCH_SPLIT = "parallel.data.batch_split"
 MEETING_ONCE = ("ddp", "zero1")

@@ -12,8 +12,9 @@ from parsim.errors import Finding, PlanError
 from parsim.kernel import Kernel
 from parsim.model.kept_products import MATMULS
 from parsim.model.loss import Loss
-from parsim.model.model import OUTER, Block, Model, Workload
-from parsim.parallel.settings import Recompute
+from parsim.model.model import OUTER, Block, Model
+from parsim.model.workload import Workload
+from parsim.parallel.training import Recompute
 
 
 def split_blocks(

@@ -32,14 +32,16 @@ from parsim.model.linear import Embedding, Linear
 from parsim.model.linear_attention import LinearAttention
 from parsim.model.loss import Loss
 from parsim.model.mixture import GroupedLinear
-from parsim.model.model import Block, Model, Operator, Workload
+from parsim.model.model import Block, Model, Operator
 from parsim.model.prediction import GatherColumns
 from parsim.model.sparse_attention import LightningIndexer, SparseCore
 from parsim.model.tape import Step
+from parsim.model.workload import Workload
 from parsim.parallel.groups import TENSOR, Groups
 from parsim.parallel.hooks import Emitter, SilentHooks, Weight
-from parsim.parallel.settings import Parallelism, TensorParallel, Training
+from parsim.parallel.settings import Parallelism, TensorParallel
 from parsim.parallel.tensor_overlap import OverlappedProducts
+from parsim.parallel.training import Training
 
 
 @dataclass

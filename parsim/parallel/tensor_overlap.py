@@ -29,8 +29,9 @@ from dataclasses import dataclass, replace
 
 from parsim.kernel import Gemm, Kernel, Memory
 from parsim.model.linear import Linear
-from parsim.model.model import Operator, Workload
+from parsim.model.model import Operator
 from parsim.model.tape import Step
+from parsim.model.workload import Workload
 from parsim.parallel.groups import TENSOR, USER_BUFFERS
 from parsim.parallel.hooks import Emitter
 from parsim.parallel.settings import TensorParallel

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from parsim.errors import Finding
 from parsim.model.model import Model
-from parsim.parallel.settings import Parallelism, Training
+from parsim.parallel.settings import Parallelism
+from parsim.parallel.training import Training
 
 
 def tower_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:

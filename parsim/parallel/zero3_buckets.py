@@ -25,7 +25,8 @@ from parsim.parallel.fsdp import FullyShardedDataParallel
 from parsim.parallel.groups import SHARD
 from parsim.parallel.hooks import Emitter, Unit
 from parsim.parallel.offload import gradients_out
-from parsim.parallel.settings import DataParallel, Runtime
+from parsim.parallel.runtime import Runtime
+from parsim.parallel.settings import DataParallel
 from parsim.parallel.zero_plus_plus import asked
 
 

@@ -29,7 +29,9 @@ from parsim.parallel.fsdp import FullyShardedDataParallel
 from parsim.parallel.groups import LOCAL, REMOTE, SECONDARY, SHARD
 from parsim.parallel.hooks import Emitter, Unit, Weight
 from parsim.parallel.replicated import LANE
-from parsim.parallel.settings import DataParallel, Parallelism, Runtime, Training
+from parsim.parallel.runtime import Runtime
+from parsim.parallel.settings import DataParallel, Parallelism
+from parsim.parallel.training import Training
 
 SCALED = 8_000
 """elements of a weight that share a scale (CUDAQuantizer.target_group_size)"""

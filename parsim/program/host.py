@@ -21,7 +21,7 @@ from parsim.model.shared_overlap import dispatches
 from parsim.model.tape import Step, Tape
 from parsim.parallel.groups import OPERATOR_GROUPS
 from parsim.parallel.hooks import COUNTS, LAUNCHES, START
-from parsim.parallel.settings import Host
+from parsim.parallel.runtime import Host
 from parsim.program.pass_builder import Item, PassBuilder
 from parsim.program.program import COMPUTE
 

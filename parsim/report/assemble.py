@@ -9,7 +9,8 @@ import numpy as np
 
 from parsim.kernel import Kernel, Memory
 from parsim.model.flops import CONVENTIONS, Again, flop_per_step, repeated_flop, untrained_flop
-from parsim.model.model import OUTER, active_parameter_count, padded_parameter_count, parameter_count, trainable_parameter_count
+from parsim.model.model import OUTER
+from parsim.model.parameter_counts import active_parameter_count, padded_parameter_count, parameter_count, trainable_parameter_count
 from parsim.parallel.groups import AXES, OPERATOR_AXES
 from parsim.report.communication import LinkClass
 from parsim.report.experts import experts_of

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import fsum
 
 from parsim.model.exchange import token_bytes
-from parsim.model.model import Workload, dispatched
+from parsim.model.workload import Workload, dispatched
 from parsim.parallel.expert_load import Rows, mixtures
 from parsim.parallel.experts import expert_load, loaded
 from parsim.parallel.plan import Plan

@@ -11,7 +11,7 @@ from parsim.scenario.training import Tokens, TrainingSection
 
 if TYPE_CHECKING:
     from parsim.model.model import Model
-    from parsim.parallel.settings import Training
+    from parsim.parallel.training import Training
     from parsim.scenario.schema import ScenarioSchema
 
 

@@ -11,8 +11,9 @@ from parsim.model.kept_layers import with_kept_layers
 from parsim.model.low_precision import PRODUCTS
 from parsim.model.reward import scoring
 from parsim.parallel.objective import OBJECTIVES, Objective
-from parsim.parallel.settings import Offload, Runtime, Training
+from parsim.parallel.runtime import Runtime
 from parsim.parallel.shares import BATCH_SPLIT
+from parsim.parallel.training import Offload, Training
 from parsim.scenario.batch import counting_findings, resolve_batch, steps_to_train
 from parsim.scenario.batch_split import balanced, uneven_batch
 from parsim.scenario.build_machine import MachineBuilder
@@ -59,7 +60,8 @@ from parsim.scenario.variability import slow_ranks, variability_of
 if TYPE_CHECKING:
     from parsim.hardware.device import Device
     from parsim.model.model import Model
-    from parsim.parallel.settings import Parallelism, Precision
+    from parsim.parallel.settings import Parallelism
+    from parsim.parallel.training import Precision
 
 
 def build(scenario: Scenario) -> Built:

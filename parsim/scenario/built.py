@@ -11,7 +11,9 @@ from parsim.errors import Finding
 from parsim.hardware.kernels import kernel_time
 from parsim.kernel import Clocks, Kernel
 from parsim.parallel.plan import Plan, plan
-from parsim.parallel.settings import Parallelism, Runtime, Training
+from parsim.parallel.runtime import Runtime
+from parsim.parallel.settings import Parallelism
+from parsim.parallel.training import Training
 from parsim.scenario.effects import Effects
 from parsim.scenario.faults import Broken
 from parsim.scenario.schema import ReportSection

@@ -17,7 +17,7 @@ from functools import cache
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from parsim.model.model import parameter_count
+from parsim.model.parameter_counts import parameter_count
 from parsim.scenario.effects import ARCHITECTURES
 from parsim.scenario.files import home, read_text
 

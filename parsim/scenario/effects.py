@@ -18,7 +18,7 @@ from parsim.scenario.values import JsonSchema, Kind, did_you_mean, shown
 
 if TYPE_CHECKING:
     from parsim.hardware.device import Device
-    from parsim.parallel.settings import Runtime
+    from parsim.parallel.runtime import Runtime
     from parsim.scenario.software import Assumption
 
 QUANTITIES = ("compute", "memory", "launch", "boundary")

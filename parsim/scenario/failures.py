@@ -19,7 +19,8 @@ from parsim.scenario.software import Assumption
 if TYPE_CHECKING:
     from parsim.hardware.fabric.cluster import Cluster
     from parsim.model.model import Model
-    from parsim.parallel.settings import DataParallel, Training
+    from parsim.parallel.settings import DataParallel
+    from parsim.parallel.training import Training
     from parsim.simulation.interrupted import Cause, InterruptedTraining, Policy
 
 RESTARTS = {"restart": 300.0, "elastic": 300.0, "hot_spare": 120.0, "replica": 180.0}
@@ -196,7 +197,7 @@ def checkpoint_bytes(model: Model, training: Training) -> int:
 
     BLOOM's were 2.3 TB for 176.2e9 parameters (bigscience/bloom model card): 2,298 GiB.
     """
-    from parsim.model.model import trainable_parameter_count
+    from parsim.model.parameter_counts import trainable_parameter_count
 
     return trainable_parameter_count(model) * stored_bytes(training.precision, training.optimizer)
 

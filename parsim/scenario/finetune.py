@@ -10,7 +10,7 @@ from parsim.model.finetune import BACKBONE, Finetune
 from parsim.model.model import Model
 from parsim.parallel.chunk_strategy import SHARDED
 from parsim.parallel.offload import FSDP
-from parsim.parallel.settings import Precision
+from parsim.parallel.training import Precision
 from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, ListOf, Number, Section, Text, Whole, did_you_mean, shown
 
 PATH = "training.finetune"

@@ -10,7 +10,7 @@ from parsim.hardware.device import Device
 from parsim.model.kept_layers import layer_numbers
 from parsim.model.low_precision import RECIPES, TORCHAO, Quantisation
 from parsim.model.model import Model
-from parsim.parallel.settings import KEPT, Precision
+from parsim.parallel.training import KEPT, Precision
 from parsim.scenario.precision import Wanted
 from parsim.scenario.schema import ScenarioSchema
 from parsim.scenario.software import Assumption, Profile

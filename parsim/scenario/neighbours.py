@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from parsim.hardware.device import Device
     from parsim.hardware.fabric.cluster import Cluster
     from parsim.model.model import Model
-    from parsim.parallel.settings import Runtime
+    from parsim.parallel.runtime import Runtime
 
 T = TypeVar("T")
 Changes = Mapping[str, Any]

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from parsim.model.low_precision import RECIPES
 from parsim.parallel.optimizer import state_bytes
-from parsim.parallel.settings import KEPT, Optimizer, Precision
+from parsim.parallel.training import KEPT, Optimizer, Precision
 from parsim.scenario.values import JsonSchema, Kind, did_you_mean, shown
 
 BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}

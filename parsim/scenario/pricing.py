@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from parsim.hardware.fabric.node import Node
     from parsim.hardware.fabric.topology import Price
     from parsim.model.model import Model
-    from parsim.parallel.settings import DataParallel, Training
+    from parsim.parallel.settings import DataParallel
+    from parsim.parallel.training import Training
     from parsim.scenario.schema import ScenarioSchema
     from parsim.simulation.interrupted import InterruptedTraining
 

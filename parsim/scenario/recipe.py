@@ -11,8 +11,9 @@ from parsim.kernel import Gemm
 from parsim.model.attention import AttentionCore
 from parsim.model.loss import Loss
 from parsim.model.mixture import Router
-from parsim.model.model import Model, Operator, Workload
-from parsim.parallel.settings import Optimizer, Precision
+from parsim.model.model import Model, Operator
+from parsim.model.workload import Workload
+from parsim.parallel.training import Optimizer, Precision
 from parsim.scenario.finetune import FinetuneSection
 from parsim.scenario.machine import SoftwareSection
 from parsim.scenario.precision import HALF_SIBLING, PRESETS

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from parsim.errors import Finding, ScenarioError
 from parsim.model.low_precision import RECIPES
-from parsim.parallel.settings import KEPT, Host, Parallelism, Runtime
+from parsim.parallel.runtime import Host, Runtime
+from parsim.parallel.settings import Parallelism
+from parsim.parallel.training import KEPT
 from parsim.scenario import files
 from parsim.scenario.machine import HostSection, SoftwareSection
 from parsim.scenario.precision import PRESETS, kept_parts

@@ -21,13 +21,13 @@ from parsim.parallel.settings import (
     DataParallel,
     Dispatcher,
     ExpertParallel,
-    Offload,
     OuterLoop,
     Overlap,
     Parallelism,
     PipelineParallel,
     TensorParallel,
 )
+from parsim.parallel.training import Offload
 from parsim.scenario import files
 from parsim.scenario.expert_load import imbalance
 from parsim.scenario.parallel import DataSection, ExpertSection, ParallelSection, PipelineSection, TensorSection

@@ -10,7 +10,7 @@ from pydantic import Field
 from parsim import units
 from parsim.model.kept_products import MATMULS
 from parsim.model.regions import REGIONS
-from parsim.parallel.settings import Recompute
+from parsim.parallel.training import Recompute
 from parsim.scenario.finetune import FinetuneSection
 from parsim.scenario.precision import PrecisionChoice
 from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, Number, Quantity, Section, Whole, did_you_mean, shown

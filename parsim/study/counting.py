@@ -21,7 +21,8 @@ from parsim.model.flops import (
     repeated_flop,
     repeated_work,
 )
-from parsim.model.model import Model, active_parameter_count, layer_parameter_count, parameter_count
+from parsim.model.model import Model
+from parsim.model.parameter_counts import active_parameter_count, layer_parameter_count, parameter_count
 from parsim.scenario.files import find, is_shipped, read
 from parsim.scenario.references import lookup, model_tree
 from parsim.scenario.yaml_tree import nearest

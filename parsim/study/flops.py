@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from parsim.errors import Finding, ScenarioError, attempt
-from parsim.model.model import Workload
 from parsim.model.parts import PASSES, Part, parts
+from parsim.model.workload import Workload
 from parsim.report.table import Column, Content, Table
 from parsim.study.counting import (
     Counted,

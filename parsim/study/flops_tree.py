@@ -13,8 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from parsim.model.flops import operator_flop
-from parsim.model.model import Block, Model, Operator, Workload, operator_parameter_count
+from parsim.model.model import Block, Model, Operator
+from parsim.model.parameter_counts import operator_parameter_count
 from parsim.model.parts import PASSES, blocks_by_group
+from parsim.model.workload import Workload
 from parsim.report.table import Column, Table
 
 if TYPE_CHECKING:

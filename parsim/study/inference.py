@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from parsim.errors import Finding, InputError, ScenarioError
 from parsim.model.activations import ForwardPass, caches, forward_pass, forward_peak
-from parsim.model.model import OUTER, Workload
+from parsim.model.model import OUTER
+from parsim.model.workload import Workload
 from parsim.scenario import load
 from parsim.scenario.build import build
 from parsim.units import format_bytes

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from parsim.hardware.fabric.joined import REGION_LINK
+from parsim.parallel.runtime import Host
 from parsim.parallel.schedules import ENDLESS
-from parsim.parallel.settings import Host
 from parsim.parallel.shares import MEETING_ONCE
 from parsim.report import Report
 from parsim.report.slow_gpu import SPEED

@@ -14,7 +14,7 @@ from parsim.errors import Finding, InputError
 from parsim.interop.formats import import_config
 from parsim.interop.import_draft import Given, ImportedScenario
 from parsim.model.catalogue import build_model
-from parsim.model.model import parameter_count
+from parsim.model.parameter_counts import parameter_count
 from parsim.scenario import load
 from parsim.scenario.build import build
 

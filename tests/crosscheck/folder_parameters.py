@@ -18,7 +18,7 @@ from torch_side import class_of, parameters, torch, transformers
 
 from parsim.errors import InputError
 from parsim.model.catalogue import build_model
-from parsim.model.model import parameter_count
+from parsim.model.parameter_counts import parameter_count
 
 NO_CLASS = "transformers has no class for it"
 

@@ -15,7 +15,8 @@ from parsim.interop.module import ImportedModule, import_traces, module_flop
 from parsim.interop.traced_nodes import Trace
 from parsim.model import activations
 from parsim.model.catalogue import build_model
-from parsim.model.model import Workload, parameter_count
+from parsim.model.parameter_counts import parameter_count
+from parsim.model.workload import Workload
 from parsim.scenario import load
 from parsim.scenario.build import build
 

@@ -15,7 +15,8 @@ from torch_side import class_of, counterpart, torch
 
 from parsim.model.activations import saved_bytes
 from parsim.model.catalogue import build_model
-from parsim.model.model import Model, Workload
+from parsim.model.model import Model
+from parsim.model.workload import Workload
 
 BATCH, SEQUENCE = 3, 32
 MASK = 4 * BATCH * SEQUENCE**2

@@ -12,7 +12,8 @@ from test_torch_saved import measured, workload
 from torch_side import counterpart, ids, module, transformers
 
 from parsim.model import activations
-from parsim.model.model import Workload, parameter_count
+from parsim.model.parameter_counts import parameter_count
+from parsim.model.workload import Workload
 
 SCANS = (
     "mamba", "mamba with other sizes", "falcon_mamba", "jamba", "jamba without experts", "qwen3_5_text", "qwen3_5_moe_text",

@@ -14,8 +14,9 @@ from torch_side import counterpart, flop, gpu_kernels, ids, module, torch, trans
 
 from parsim.model.catalogue import build_model
 from parsim.model.liveness import tape
-from parsim.model.model import Model, Workload
+from parsim.model.model import Model
 from parsim.model.tape import Step
+from parsim.model.workload import Workload
 
 BATCH, SEQUENCE = 3, 32
 EAGER_ONLY = ("bloom", "mpt", "gemma2")

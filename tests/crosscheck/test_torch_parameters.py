@@ -13,7 +13,7 @@ from small_models import COUNTED, SMALL, SPECIAL, small
 from torch_side import class_of, counterpart, module, parameters, transformers
 
 from parsim.model.catalogue import build_model
-from parsim.model.model import parameter_count
+from parsim.model.parameter_counts import parameter_count
 
 ELSEWHERE = {"kimi_k2", "retnet", "nemotron_h", "qwen3_next"}
 """model types of code outside transformers, or whose configurations its classes write with other keys"""

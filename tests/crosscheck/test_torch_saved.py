@@ -14,7 +14,8 @@ from torch_side import counterpart, gpu_kernels, ids, module, saved_bytes, torch
 
 from parsim.model import activations
 from parsim.model.catalogue import build_model
-from parsim.model.model import Model, Workload
+from parsim.model.model import Model
+from parsim.model.workload import Workload
 from parsim.scenario import files
 
 BATCH, SEQUENCE = 3, 32

@@ -15,7 +15,9 @@ from parsim.model import activations
 from parsim.model.catalogue import build_model
 from parsim.model.lengths import Lengths
 from parsim.model.liveness import tape
-from parsim.model.model import Model, Workload, parameter_count
+from parsim.model.model import Model
+from parsim.model.parameter_counts import parameter_count
+from parsim.model.workload import Workload
 
 BATCH, SOURCE, TARGET = 3, 24, 16
 NEARLY = {"t5": 0.006, "t5 gated": 0.005, "mt5": 0.005, "umt5": 0.009}

@@ -26,7 +26,7 @@ from parsim.hardware.kernels import (
 )
 from parsim.kernel import Attention, Fixed, Gemm, Memory
 from parsim.parallel.optimizer import step_kernels
-from parsim.parallel.settings import Optimizer, Precision
+from parsim.parallel.training import Optimizer, Precision
 
 PLAIN = {
     "name": "plain",

@@ -18,7 +18,7 @@ from parsim.hardware.kernels import attention_time, gemm_time, kernel_time, memo
 from parsim.hardware.measured import LARGEST_RATIO, Curve
 from parsim.kernel import AdamStep, Attention, Gemm, Memory
 from parsim.parallel.optimizer import step_kernels
-from parsim.parallel.settings import Optimizer
+from parsim.parallel.training import Optimizer
 from parsim.run import simulate
 from parsim.scenario.precision import PRESETS
 

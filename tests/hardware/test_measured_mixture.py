@@ -9,7 +9,7 @@ from parsim.hardware.kernels import kernel_time
 from parsim.kernel import Gemm
 from parsim.model.low_precision import TORCHAO, Quantisation
 from parsim.model.mixture import GroupedLinear
-from parsim.model.model import Workload
+from parsim.model.workload import Workload
 
 ROWS, HIDDEN, WIDTH, EXPERTS = 131_072, 7168, 2048, 8
 MEASURED = {  # (casts of both operands, scales put in the order that the product reads, product) [us]

@@ -21,7 +21,7 @@ from parsim.model.elementwise import GatedActivation, LayerNorm
 from parsim.model.loss import Loss
 from parsim.model.low_precision import TRANSFORMER_ENGINE, Quantisation
 from parsim.model.mixture import GroupedLinear
-from parsim.model.model import Workload
+from parsim.model.workload import Workload
 
 A100, H100, A100_40 = "a100-sxm-80gb", "h100-sxm-80gb", "a100-sxm-40gb"
 

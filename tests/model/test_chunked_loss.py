@@ -11,7 +11,8 @@ from parsim.kernel import Gemm, Memory
 from parsim.model.activations import block_saved_bytes
 from parsim.model.catalogue import build_model
 from parsim.model.liveness import tape
-from parsim.model.model import Block, Model, Workload
+from parsim.model.model import Block, Model
+from parsim.model.workload import Workload
 
 T, H, V = 4096, 512, 32000
 AT = Workload(2, 2048)

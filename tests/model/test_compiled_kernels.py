@@ -14,7 +14,8 @@ from parsim.model.catalogue import build_model
 from parsim.model.elementwise import RMSNorm
 from parsim.model.liveness import tape
 from parsim.model.loss import Loss
-from parsim.model.model import Model, Workload
+from parsim.model.model import Model
+from parsim.model.workload import Workload
 
 H, F, A, V = 512, 1376, 8, 32000
 EAGER = Workload(2, 256)

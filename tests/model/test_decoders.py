@@ -14,7 +14,8 @@ from parsim.model.attention import AttentionCore, QKNorm
 from parsim.model.catalogue import build_model
 from parsim.model.families import MODEL_TYPES, REFUSED, encoder_decoders, encoders, vision
 from parsim.model.huggingface import read_config
-from parsim.model.model import Model, parameter_count
+from parsim.model.model import Model
+from parsim.model.parameter_counts import parameter_count
 
 
 def built(kind: str, values: dict[str, Any], **changes: Any) -> Model:

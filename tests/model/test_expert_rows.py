@@ -9,7 +9,8 @@ import pytest
 from parsim.kernel import Gemm, Memory
 from parsim.model.low_precision import DEEPSEEK, TORCHAO, TRANSFORMER_ENGINE, Quantisation
 from parsim.model.mixture import GroupedLinear
-from parsim.model.model import Work, Workload
+from parsim.model.model import Work
+from parsim.model.workload import Workload
 
 T, TOP, EXPERTS, K, N = 1000, 2, 8, 256, 512
 COPIES = T * TOP

@@ -17,7 +17,8 @@ from parsim.model.finetune import Finetune, finetuned
 from parsim.model.flops import untrained_flop
 from parsim.model.linear import Linear
 from parsim.model.liveness import tape
-from parsim.model.model import Workload, parameter_count, trainable_parameter_count
+from parsim.model.parameter_counts import parameter_count, trainable_parameter_count
+from parsim.model.workload import Workload
 
 LLAMA = 6_738_415_616
 

@@ -15,7 +15,8 @@ from parsim.model.elementwise import GatedActivation
 from parsim.model.loss import Loss
 from parsim.model.low_precision import TRANSFORMER_ENGINE, Quantisation
 from parsim.model.mixture import GroupedLinear
-from parsim.model.model import Work, Workload
+from parsim.model.model import Work
+from parsim.model.workload import Workload
 from parsim.scenario import files
 from parsim.scenario.build import build
 

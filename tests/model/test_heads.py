@@ -11,7 +11,8 @@ from parsim.errors import ModelError
 from parsim.model.catalogue import build_model
 from parsim.model.liveness import tape
 from parsim.model.loss import Loss
-from parsim.model.model import Model, Workload
+from parsim.model.model import Model
+from parsim.model.workload import Workload
 
 
 def built(name: str, loss: str = "auto", **changes: Any) -> Model:

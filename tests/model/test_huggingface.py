@@ -13,7 +13,7 @@ import pytest
 from parsim.errors import ModelError
 from parsim.model.catalogue import build_model, read_architecture
 from parsim.model.huggingface import read_config
-from parsim.model.model import parameter_count
+from parsim.model.parameter_counts import parameter_count
 from parsim.scenario import files
 
 CONFIGS = Path(__file__).parent.parent / "data" / "hf"

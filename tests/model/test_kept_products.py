@@ -10,8 +10,9 @@ from parsim.kernel import Attention, Gemm
 from parsim.model.activations import block_saved_bytes
 from parsim.model.catalogue import build_model
 from parsim.model.liveness import tape
-from parsim.model.model import Block, Workload
+from parsim.model.model import Block
 from parsim.model.tape import Step
+from parsim.model.workload import Workload
 
 BATCH, TOKENS = 2, 8192
 ROWS = BATCH * TOKENS

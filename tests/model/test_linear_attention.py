@@ -17,7 +17,9 @@ from parsim.model.catalogue import build_model
 from parsim.model.flops import block_flop, flop_per_token, operator_flop
 from parsim.model.linear_attention import GatedNorm, Kind, LinearAttention, OutputGate, ShortConvolution, scan_flop
 from parsim.model.liveness import tape
-from parsim.model.model import Block, Model, Workload, active_parameter_count, parameter_count
+from parsim.model.model import Block, Model
+from parsim.model.parameter_counts import active_parameter_count, parameter_count
+from parsim.model.workload import Workload
 
 HUGGING_FACE = {
     # transformers 5.23 on the meta device; RetNet: half of the 2,703,483,944 B of its bf16 file, less 29,736 B of header

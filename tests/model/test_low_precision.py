@@ -13,7 +13,8 @@ from parsim.errors import InputError
 from parsim.kernel import Gemm, Memory
 from parsim.model.linear import Linear
 from parsim.model.low_precision import DEEPSEEK, RECIPES, TORCHAO, TRANSFORMER_ENGINE, Quantisation
-from parsim.model.model import Work, Workload
+from parsim.model.model import Work
+from parsim.model.workload import Workload
 from parsim.run import simulate
 from parsim.scenario.build import build
 from parsim.scenario.load import load

@@ -12,8 +12,10 @@ from parsim.kernel import Attention, Gemm
 from parsim.model.catalogue import build_model
 from parsim.model.flops import flop_per_token, forward_flop
 from parsim.model.liveness import tape
-from parsim.model.model import Block, Model, Workload, parameter_count
+from parsim.model.model import Block, Model
+from parsim.model.parameter_counts import parameter_count
 from parsim.model.parts import operators_by_part
+from parsim.model.workload import Workload
 from parsim.scenario import files
 
 S = 4096

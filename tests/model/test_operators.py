@@ -15,7 +15,8 @@ from parsim.model.elementwise import ACTIVATIONS, Activation, Dropout, GatedActi
 from parsim.model.linear import Embedding, Linear
 from parsim.model.loss import Loss
 from parsim.model.mixture import GroupedLinear, mixture_of_experts
-from parsim.model.model import Operator, Work, Workload
+from parsim.model.model import Operator, Work
+from parsim.model.workload import Workload
 
 SIXTEEN: dict[str, Any] = {"element": 2, "dtype": "bf16"}
 SINGLE: dict[str, Any] = {"element": 4, "dtype": "fp32"}

@@ -12,7 +12,8 @@ from parsim.model.attention import AttentionCore
 from parsim.model.elementwise import Activation, Dropout, LayerNorm, ResidualAdd
 from parsim.model.linear import Linear
 from parsim.model.liveness import tape
-from parsim.model.model import Block, Workload
+from parsim.model.model import Block
+from parsim.model.workload import Workload
 
 MIB = 2**20
 

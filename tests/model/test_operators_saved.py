@@ -15,7 +15,8 @@ from parsim.model.elementwise import Activation, Flatten, GatedActivation, Layer
 from parsim.model.linear import Linear
 from parsim.model.liveness import tape
 from parsim.model.loss import Loss
-from parsim.model.model import Block, Model, Workload
+from parsim.model.model import Block, Model
+from parsim.model.workload import Workload
 
 MIB = 2**20
 

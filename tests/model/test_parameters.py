@@ -10,7 +10,8 @@ import pytest
 from parsim.errors import ModelError
 from parsim.model.catalogue import build_model, read_architecture
 from parsim.model.families import FAMILIES
-from parsim.model.model import Model, active_parameter_count, padded_parameter_count, parameter_count
+from parsim.model.model import Model
+from parsim.model.parameter_counts import active_parameter_count, padded_parameter_count, parameter_count
 from parsim.scenario import files
 
 HUGGING_FACE = {

@@ -10,8 +10,10 @@ from structures import shipped as model
 
 from parsim.kernel import Attention
 from parsim.model.flops import forward_flop
-from parsim.model.model import Model, Workload, parameter_count
+from parsim.model.model import Model
+from parsim.model.parameter_counts import parameter_count
 from parsim.model.parts import PASSES, Part, parts
+from parsim.model.workload import Workload
 
 
 def length(of: Model) -> int:

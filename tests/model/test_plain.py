@@ -9,8 +9,9 @@ import pytest
 from parsim.errors import ModelError
 from parsim.model.activations import saved_bytes
 from parsim.model.liveness import tape
-from parsim.model.model import Model, Workload
+from parsim.model.model import Model
 from parsim.model.plain import plain_model
+from parsim.model.workload import Workload
 
 MIB = 2**20
 MLP = [{"linear": {"out": 1024}}, {"linear": {"out": 1024}}, {"linear": {"out": 2048}}]

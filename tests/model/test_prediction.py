@@ -17,7 +17,9 @@ from parsim.model.catalogue import build_model
 from parsim.model.flops import flop_per_token
 from parsim.model.liveness import tape
 from parsim.model.loss import Loss
-from parsim.model.model import Model, Workload, parameter_count
+from parsim.model.model import Model
+from parsim.model.parameter_counts import parameter_count
+from parsim.model.workload import Workload
 from parsim.program.check import check
 from parsim.run import execute
 from parsim.scenario import files

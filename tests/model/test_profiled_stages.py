@@ -10,7 +10,9 @@ from parsim.errors import ModelError
 from parsim.kernel import Fixed
 from parsim.model.catalogue import build_model
 from parsim.model.liveness import tape
-from parsim.model.model import Model, Workload, parameter_count
+from parsim.model.model import Model
+from parsim.model.parameter_counts import parameter_count
+from parsim.model.workload import Workload
 
 STAGE = {"forward": "18.5 ms", "backward_input": "18.1 ms", "backward_weight": "9.3 ms", "send": "0.6 ms", "activation": "1.2 GiB"}
 

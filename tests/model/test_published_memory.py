@@ -11,7 +11,9 @@ import pytest
 from parsim.model.activations import block_saved_bytes, saved_bytes
 from parsim.model.catalogue import build_model
 from parsim.model.liveness import tape
-from parsim.model.model import Model, Workload, parameter_count
+from parsim.model.model import Model
+from parsim.model.parameter_counts import parameter_count
+from parsim.model.workload import Workload
 from parsim.run import simulate
 from parsim.scenario import files, load
 

@@ -13,9 +13,10 @@ from parsim.kernel import Gemm
 from parsim.model.catalogue import build_model
 from parsim.model.liveness import tape
 from parsim.model.low_precision import TRANSFORMER_ENGINE, Quantisation
-from parsim.model.model import Block, Workload
+from parsim.model.model import Block
 from parsim.model.regions import REGIONS
 from parsim.model.tape import Tape
+from parsim.model.workload import Workload
 from parsim.scenario import files
 
 S = 4096

@@ -10,8 +10,10 @@ from parsim.errors import ModelError
 from parsim.model.activations import caches
 from parsim.model.catalogue import build_model
 from parsim.model.flops import block_flop, operator_flop
-from parsim.model.model import Model, Workload, parameter_count
+from parsim.model.model import Model
+from parsim.model.parameter_counts import parameter_count
 from parsim.model.rwkv import TimeMixing, TokenMix
+from parsim.model.workload import Workload
 
 
 def built(**changes: Any) -> Model:

@@ -10,8 +10,10 @@ from parsim.errors import ModelError
 from parsim.model.activations import caches
 from parsim.model.catalogue import build_model
 from parsim.model.flops import operator_flop
-from parsim.model.model import Model, Workload, parameter_count
+from parsim.model.model import Model
+from parsim.model.parameter_counts import parameter_count
 from parsim.model.selective_scan import SelectiveScan
+from parsim.model.workload import Workload
 
 M = {"model_type": "mamba", "hidden_size": 2560, "num_hidden_layers": 64, "vocab_size": 50280, "state_size": 16}
 FALCON = {

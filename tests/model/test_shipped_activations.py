@@ -12,7 +12,8 @@ import pytest
 
 from parsim.model.activations import block_saved_bytes, saved_bytes
 from parsim.model.catalogue import build_model
-from parsim.model.model import Model, Workload
+from parsim.model.model import Model
+from parsim.model.workload import Workload
 from parsim.scenario import files
 
 MIB = 2**20

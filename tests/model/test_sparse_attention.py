@@ -18,8 +18,10 @@ from parsim.hardware.kernels import kernel_time
 from parsim.kernel import Gemm, SparseAttention
 from parsim.model.catalogue import build_model
 from parsim.model.flops import CONVENTIONS, flop_per_token, forward_flop
-from parsim.model.model import Model, Operator, Workload, parameter_count, trainable_parameter_count
+from parsim.model.model import Model, Operator
+from parsim.model.parameter_counts import parameter_count, trainable_parameter_count
 from parsim.model.sparse_attention import busiest_pairs, chosen_pairs
+from parsim.model.workload import Workload
 from parsim.program.check import check
 from parsim.scenario import files
 from parsim.scenario.build import build

@@ -14,7 +14,7 @@ from jobs import model_of
 from parsim.kernel import Attention, Gemm, Memory
 from parsim.model.activations import block_saved_bytes
 from parsim.model.attention import AttentionCore
-from parsim.model.model import Workload
+from parsim.model.workload import Workload
 
 METHODS = ("ring", "all-gather", "ulysses")
 

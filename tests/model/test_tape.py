@@ -16,8 +16,9 @@ from parsim.model.linear import Linear
 from parsim.model.liveness import tape
 from parsim.model.loss import Loss
 from parsim.model.mixture import mixture_of_experts
-from parsim.model.model import Block, Operator, Workload
+from parsim.model.model import Block, Operator
 from parsim.model.tape import Step, Tape
+from parsim.model.workload import Workload
 
 WIDTH = 8
 BOUNDARY = {"input", "output", "grad_output", "grad_input"}

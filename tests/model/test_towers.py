@@ -14,8 +14,10 @@ from parsim.model.catalogue import build_model
 from parsim.model.flops import CONVENTIONS, flop_per_token, forward_flop
 from parsim.model.lengths import Lengths
 from parsim.model.liveness import tape
-from parsim.model.model import Model, Workload, parameter_count, trainable_parameter_count
+from parsim.model.model import Model
+from parsim.model.parameter_counts import parameter_count, trainable_parameter_count
 from parsim.model.parts import parts
+from parsim.model.workload import Workload
 from parsim.scenario import load
 from parsim.scenario.build import build
 

@@ -12,8 +12,10 @@ from parsim.errors import ModelError
 from parsim.kernel import Gemm, Memory
 from parsim.model.catalogue import build_model
 from parsim.model.liveness import tape
-from parsim.model.model import Model, Workload, parameter_count
+from parsim.model.model import Model
+from parsim.model.parameter_counts import parameter_count
 from parsim.model.traced_operators import Product, Size, TracedKernel
+from parsim.model.workload import Workload
 
 MLP = {
     "input": {"shape": [64], "dtype": "fp32"},

@@ -13,7 +13,7 @@ from jobs import MIB, job, model_of
 from parsim import theory
 from parsim.errors import PlanError
 from parsim.kernel import Attention
-from parsim.parallel.settings import Recompute
+from parsim.parallel.training import Recompute
 from parsim.program.check import check
 from parsim.report.timeline import Timeline, breakdown
 

@@ -11,7 +11,7 @@ from parsim.kernel import Memory
 from parsim.parallel.copies import ShardedCopies, predivide_factor
 from parsim.parallel.fsdp import GATHERS, REDUCTIONS
 from parsim.parallel.groups import stream_lane
-from parsim.parallel.settings import Precision
+from parsim.parallel.training import Precision
 
 MIXED = {"gathered": 2, "kept": 4, "reduce": 4}
 """fp32 shards, bf16 weights and gradients, reduced in fp32"""

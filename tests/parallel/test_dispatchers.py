@@ -9,7 +9,7 @@ from parsim import load, simulate
 from parsim.errors import ParsimError
 from parsim.kernel import Memory
 from parsim.model.exchange import Exchange, token_bytes
-from parsim.model.model import Workload
+from parsim.model.workload import Workload
 from parsim.routing import Routing
 
 WIDE = {"base": "mixtral-8x7b", "layers": 1, "hidden": 7168, "mlp": 256, "vocabulary": 512, "experts": {"count": 256, "top_k": 8}}

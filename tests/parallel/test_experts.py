@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from parsim import load, simulate, sweep
 from parsim.errors import ParsimError
-from parsim.model.model import parameter_count
+from parsim.model.parameter_counts import parameter_count
 from parsim.parallel.expert_load import capacity
 from parsim.parallel.experts import expert_mesh
 from parsim.parallel.groups import EXPERT, EXPERT_DATA, EXPERT_TENSOR, Groups, Mesh

@@ -11,7 +11,7 @@ from parsim.model.adapters import stored_bytes
 from parsim.model.catalogue import build_model
 from parsim.model.finetune import Finetune, finetuned
 from parsim.parallel.optimizer import weight_bytes
-from parsim.parallel.settings import Optimizer, Recompute
+from parsim.parallel.training import Optimizer, Recompute
 
 SMALL = {"family": "llama", "hidden": 256, "layers": 4, "heads": 4, "vocabulary": 1024, "mlp": 512, "maximum_sequence": 512}
 ADAPTERS = 4 * 8 * (4 * (256 + 256) + 3 * (256 + 512))

@@ -10,7 +10,7 @@ from jobs import MIB, job, model_of
 from parsim.hardware.kernels import kernel_time
 from parsim.kernel import Attention, Gemm
 from parsim.model.liveness import tape
-from parsim.parallel.settings import KEPT
+from parsim.parallel.training import KEPT
 from parsim.run import simulate
 from parsim.scenario import load
 from parsim.scenario.build import build

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from parsim import load, simulate
 from parsim.errors import ParsimError
 from parsim.kernel import Memory
-from parsim.model.model import parameter_count
+from parsim.model.parameter_counts import parameter_count
 from parsim.parallel.experts import expert_mesh
 from parsim.parallel.groups import EXPERT_REPLICA, EXPERT_SHARD, Groups, Mesh
 from parsim.parallel.settings import ContextParallel, DataParallel, ExpertParallel, Parallelism, TensorParallel

@@ -17,7 +17,7 @@ from parsim.hardware.device import device_from_tree
 from parsim.hardware.kernels import kernel_time
 from parsim.kernel import Factorisation, Gemm
 from parsim.parallel.kronecker import Preconditioned, Preconditioner, dealt, merged
-from parsim.parallel.settings import Optimizer
+from parsim.parallel.training import Optimizer
 from parsim.program.check import check
 from parsim.scenario import files
 from parsim.scenario.build import build

@@ -26,7 +26,7 @@ from parsim.parallel.muon import (
     newton_schulz_flop,
     tensors_of,
 )
-from parsim.parallel.settings import Optimizer
+from parsim.parallel.training import Optimizer
 from parsim.parallel.zero_muon import parts
 from parsim.program.check import check
 from parsim.scenario.build import build

@@ -11,7 +11,7 @@ from parsim import simulate
 from parsim.errors import InputError
 from parsim.kernel import Memory
 from parsim.model.finetune import Finetune, finetuned
-from parsim.model.model import parameter_count
+from parsim.model.parameter_counts import parameter_count
 from parsim.model.reward import scoring
 from parsim.parallel.objective import OBJECTIVES
 from parsim.scenario.precision import PRESETS

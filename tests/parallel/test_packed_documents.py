@@ -10,7 +10,7 @@ from parsim import simulate
 from parsim.errors import PlanError
 from parsim.kernel import Attention
 from parsim.model.attention import AttentionCore
-from parsim.model.model import Workload
+from parsim.model.workload import Workload
 
 SAMPLE = 4096
 

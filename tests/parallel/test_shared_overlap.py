@@ -15,8 +15,10 @@ from parsim.kernel import Memory
 from parsim.model.catalogue import build_model
 from parsim.model.flops import flop_per_token
 from parsim.model.liveness import tape
-from parsim.model.model import Block, Model, Workload, parameter_count
+from parsim.model.model import Block, Model
+from parsim.model.parameter_counts import parameter_count
 from parsim.model.shared_overlap import overlap_shared_experts
+from parsim.model.workload import Workload
 from parsim.program.check import check
 from parsim.run import execute, step_of
 from parsim.scenario.build import build

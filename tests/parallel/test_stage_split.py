@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from jobs import model_of, roofline
 
-from parsim.model.model import Workload
+from parsim.model.workload import Workload
 from parsim.parallel.stages import split_blocks
 
 

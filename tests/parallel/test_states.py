@@ -13,7 +13,7 @@ from jobs import FP32, GIB, job, model_of
 
 from parsim.model.plain import plain_model
 from parsim.parallel.optimizer import states
-from parsim.parallel.settings import Optimizer
+from parsim.parallel.training import Optimizer
 from parsim.scenario.precision import PRESETS
 
 STATES = ("parameters", "gradients", "optimizer")

@@ -9,7 +9,7 @@ import pytest
 from jobs import job, layers
 
 from parsim.parallel.optimizer import step_kernels
-from parsim.parallel.settings import Optimizer, Precision
+from parsim.parallel.training import Optimizer, Precision
 
 FP16 = Precision("fp16", 2, 0, 2, 4, matmul="fp16", reduce=2)
 BF16 = replace(FP16, name="bf16", matmul="bf16")

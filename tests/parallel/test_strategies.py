@@ -17,7 +17,7 @@ from parsim import theory
 from parsim.kernel import Gemm
 from parsim.model.catalogue import build_model
 from parsim.model.plain import plain_model
-from parsim.parallel.settings import Recompute
+from parsim.parallel.training import Recompute
 from parsim.report.timeline import Timeline, breakdown
 from parsim.scenario.precision import PRESETS
 

@@ -8,7 +8,7 @@ import pytest
 from jobs import FP32, job, layers
 
 from parsim.kernel import Memory
-from parsim.parallel.settings import Optimizer
+from parsim.parallel.training import Optimizer
 from parsim.scenario.precision import PRESETS
 
 SHARES = {  # tensors of a rank's share, each of one fp32 element per parameter of the share

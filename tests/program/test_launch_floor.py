@@ -11,8 +11,9 @@ from parsim.errors import ScenarioError
 from parsim.kernel import Attention, Fixed, Gemm, Memory
 from parsim.model.low_precision import Quantisation
 from parsim.model.mixture import GroupedLinear
-from parsim.model.model import Workload
-from parsim.parallel.settings import Host, Recompute
+from parsim.model.workload import Workload
+from parsim.parallel.runtime import Host
+from parsim.parallel.training import Recompute
 from parsim.program.host import launches
 from tests.jobs import job, layers
 

@@ -15,8 +15,8 @@ from parsim.model.catalogue import build_model
 from parsim.model.plain import plain_model
 from parsim.parallel.fsdp import FullyShardedDataParallel
 from parsim.parallel.replicated import Replicated
-from parsim.parallel.settings import Offload, Optimizer, Recompute
 from parsim.parallel.single_process import DataParallelModule
+from parsim.parallel.training import Offload, Optimizer, Recompute
 from parsim.parallel.zero import ZeroOptimizer
 from parsim.program.check import check
 from parsim.scenario.precision import PRESETS

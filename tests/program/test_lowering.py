@@ -14,7 +14,7 @@ from jobs import job, layers, measured, stages
 from parsim.errors import DeadlockError, PlanError
 from parsim.model.stages import build_stages
 from parsim.parallel.schedules import SPLIT, Slot, peak_in_flight, schedule
-from parsim.parallel.settings import Recompute
+from parsim.parallel.training import Recompute
 from parsim.program.check import check
 from parsim.program.text import from_text, to_text
 from parsim.program.unit_times import unit_program

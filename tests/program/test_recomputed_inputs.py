@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from jobs import job
 
-from parsim.parallel.settings import Recompute
+from parsim.parallel.training import Recompute
 
 
 @pytest.mark.parametrize("every", [1, 2, 3])

@@ -16,7 +16,7 @@ from parsim.model.catalogue import build_model
 from parsim.model.finetune import Finetune, finetuned
 from parsim.parallel.schedules import V_SHAPED
 from parsim.parallel.schedules.slot import Slot
-from parsim.parallel.settings import Offload, Recompute
+from parsim.parallel.training import Offload, Recompute
 from parsim.program.check import check
 
 MICRO_BATCHES = 6

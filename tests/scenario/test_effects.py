@@ -12,7 +12,7 @@ from parsim.errors import ScenarioError
 from parsim.hardware.device import device_from_tree
 from parsim.hardware.kernels import gemm_time, kernel_time
 from parsim.kernel import Gemm, Memory
-from parsim.model.model import parameter_count
+from parsim.model.parameter_counts import parameter_count
 from parsim.scenario.build import build
 from parsim.scenario.effects import ARCHITECTURES, QUANTITIES, Effect, Effects, catalogue, effects_of
 from parsim.scenario.files import find, names, read

@@ -10,7 +10,8 @@ from structures import shipped
 from parsim.errors import InputError
 from parsim.kernel import Gemm
 from parsim.model.fully_connected import SharedLinear, share_outputs
-from parsim.model.model import Workload, parameter_count
+from parsim.model.parameter_counts import parameter_count
+from parsim.model.workload import Workload
 from parsim.run import simulate
 
 CONVOLUTIONS = 2_469_696

@@ -145,7 +145,7 @@ torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers $NLAYERS --hidden-size 
 
 def test_dense_layers_that_a_loop_writes_down() -> None:
     """DeepSeek-V3 has 671.0B parameters (arXiv 2412.19437); with experts in all 61 layers it would be 703.8B."""
-    from parsim.model.model import parameter_count
+    from parsim.model.parameter_counts import parameter_count
     from parsim.scenario import load
     from parsim.scenario.build import build
 

@@ -14,7 +14,7 @@ from training_samples import from_text, values
 from parsim.errors import ScenarioError
 from parsim.interop.formats import import_config
 from parsim.interop.import_draft import Given
-from parsim.model.model import parameter_count
+from parsim.model.parameter_counts import parameter_count
 from parsim.scenario import load
 from parsim.scenario.build import build
 

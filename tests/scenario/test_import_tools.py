@@ -22,7 +22,7 @@ from parsim.interop.import_draft import Given
 from parsim.interop.titan_pipeline import split
 from parsim.interop.toml_document import read_toml
 from parsim.model.catalogue import read_architecture
-from parsim.model.model import parameter_count
+from parsim.model.parameter_counts import parameter_count
 from parsim.model.transformer import TransformerConfig
 from parsim.scenario import load
 from parsim.scenario.build import build

@@ -18,7 +18,7 @@ from training_samples import DATA, GIVEN, from_text, keys_of, of_kind, taken, va
 from parsim.errors import ScenarioError
 from parsim.interop.formats import TOOLS, import_config
 from parsim.interop.import_draft import Given
-from parsim.model.model import parameter_count
+from parsim.model.parameter_counts import parameter_count
 from parsim.run import simulate
 from parsim.scenario import load
 from parsim.scenario.build import build

@@ -9,7 +9,7 @@ from training_samples import from_text, values
 
 from parsim.errors import ScenarioError
 from parsim.interop.tokenizers import known_tokenizers, rows_of
-from parsim.model.model import parameter_count
+from parsim.model.parameter_counts import parameter_count
 from parsim.scenario import load
 from parsim.scenario.build import build
 

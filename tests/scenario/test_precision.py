@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from parsim.parallel.optimizer import MOMENTS
-from parsim.parallel.settings import Optimizer, Precision
+from parsim.parallel.training import Optimizer, Precision
 from parsim.scenario import load
 from parsim.scenario.precision import PRESETS, PrecisionKind, resolve, sum_text
 

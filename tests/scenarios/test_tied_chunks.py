@@ -11,7 +11,7 @@ from parsim.errors import PlanError
 from parsim.model.catalogue import build_model
 from parsim.parallel.schedules import SlotKind, schedule
 from parsim.parallel.schedules.slot import Slot
-from parsim.parallel.settings import Optimizer
+from parsim.parallel.training import Optimizer
 from parsim.program.check import check
 from parsim.program.stage_passes import StagePasses
 from parsim.run import execute, step_of

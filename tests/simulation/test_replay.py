@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jobs import MIB, job
 
-from parsim.parallel.settings import Recompute
+from parsim.parallel.training import Recompute
 from parsim.simulation.replay import find_pattern, numbered, repeats, replay_numbered
 
 SIZES = st.sampled_from([700, 5_000, 700_000, MIB, 3 * MIB, 11 * MIB, 24 * MIB])

@@ -9,7 +9,7 @@ from parsim.interop.export_draft import ExportDraft, preset_name
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Key, Source
 from parsim.model.low_precision import DEEPSEEK
-from parsim.parallel.settings import KEPT
+from parsim.parallel.training import KEPT
 
 PRECISIONS: dict[str, tuple[str, ...]] = {
     "fp32": (),

@@ -17,8 +17,9 @@ from parsim.model.model import Block, Model
 from parsim.parallel.groups import EXPERT, EXPERT_MODEL, EXPERT_TENSOR, OPERATOR_AXES, PIPELINE, REPLICATING, STAGE, TENSOR
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.plan_findings import CENTRAL
-from parsim.parallel.settings import DataParallel, PipelineParallel, Recompute
+from parsim.parallel.settings import DataParallel, PipelineParallel
 from parsim.parallel.stages import checkpoint_groups
+from parsim.parallel.training import Recompute
 from parsim.scenario.built import Built, clock_of, plan_of, wires_of
 from parsim.study.search.chains import short
 from parsim.study.search.costs import BlockCost, RankTimes, StageMemory, block_cost, stage_memory, stage_times

@@ -21,7 +21,8 @@ from parsim.parallel.hooks import Sharding, Unit
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.replicated import LANE, Replicated
 from parsim.parallel.schedules.slot import GRADIENTS_OF_INPUTS
-from parsim.parallel.settings import DataParallel, Recompute
+from parsim.parallel.settings import DataParallel
+from parsim.parallel.training import Recompute
 from parsim.parallel.zero import ZeroOptimizer
 from parsim.program.pass_builder import Item
 from parsim.program.program import COMPUTE

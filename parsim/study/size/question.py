@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from parsim.errors import Finding, ScenarioError
-from parsim.model.model import Model, parameter_count
+from parsim.model.model import Model
+from parsim.model.parameter_counts import parameter_count
 from parsim.scenario import files
 
 OBJECTIVES = ("cost", "gpus", "energy", "time")

@@ -14,7 +14,8 @@ from math import inf
 from typing import Any
 
 from parsim.errors import Finding, InputError, ScenarioError
-from parsim.model.model import OUTER, parameter_count
+from parsim.model.model import OUTER
+from parsim.model.parameter_counts import parameter_count
 from parsim.report.economics import Busy, Economics, bill
 from parsim.report.quantities import number
 from parsim.scenario.build import build
