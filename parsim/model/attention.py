@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from parsim.kernel import Attention, Gemm, Kernel, Memory
 from parsim.model.context import Sizes, Spread, spread
-from parsim.model.elementwise import spelled_out
 from parsim.model.model import Layer, Parameter, Save, Work
+from parsim.model.norms import spelled_out
 from parsim.model.workload import Split, Workload, shard
 
 

@@ -12,10 +12,11 @@ from typing import Literal, cast
 
 from parsim.errors import Finding, ModelError
 from parsim.kernel import Memory
-from parsim.model.elementwise import Activation, Dropout, LayerNorm, PoolPatches, SelectToken
+from parsim.model.elementwise import Activation, Dropout, PoolPatches, SelectToken
 from parsim.model.linear import Linear
 from parsim.model.loss import Loss, ScaledLogits, Softcap
 from parsim.model.model import Block, Layer, Work
+from parsim.model.norms import LayerNorm
 from parsim.model.row import Row, norm
 from parsim.model.transformer import TransformerConfig
 from parsim.model.workload import Split, Workload, elements

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from parsim.model.architecture_records import LatentAttention
 from parsim.model.attention import Rotary
-from parsim.model.elementwise import Concatenate, RMSNorm
+from parsim.model.elementwise import Concatenate
 from parsim.model.linear import Linear
+from parsim.model.norms import RMSNorm
 from parsim.model.row import Row
 from parsim.model.sparse_attention import HeadProducts, LightningIndexer, SparseCore
 from parsim.model.transformer import TransformerConfig

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from parsim.kernel import Fixed, Kernel
 from parsim.model.attention import AttentionCore, QKNorm
 from parsim.model.convolution import BatchNorm, Conv2d
-from parsim.model.elementwise import LayerNorm, RMSNorm
 from parsim.model.flops import operator_flop
 from parsim.model.linear import Embedding, Linear
 from parsim.model.linear_attention import GatedNorm, LinearAttention, ShortConvolution
 from parsim.model.loss import Loss
 from parsim.model.mixture import GroupedLinear, Router
 from parsim.model.model import Block, Model, Operator
+from parsim.model.norms import LayerNorm, RMSNorm
 from parsim.model.parameter_counts import operator_parameter_count
 from parsim.model.selective_scan import SelectiveScan
 from parsim.model.sparse_attention import HeadProducts, LightningIndexer, SparseCore

@@ -17,10 +17,11 @@ from typing import Any, Literal, NamedTuple, cast
 from parsim.errors import Finding, ModelError
 from parsim.limits import MOST_LAYERS, beyond
 from parsim.model.convolution import BatchNorm, Conv2d, Pool, window_count
-from parsim.model.elementwise import ACTIVATIONS, Activation, Dropout, Flatten, LayerNorm, ResidualAdd
+from parsim.model.elementwise import ACTIVATIONS, Activation, Dropout, Flatten, ResidualAdd
 from parsim.model.linear import Linear
 from parsim.model.loss import Loss
 from parsim.model.model import Block, Model, Operator
+from parsim.model.norms import LayerNorm
 from parsim.model.transformer import LARGEST
 
 Shape = tuple[int, ...]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from parsim.model.elementwise import LayerNorm, RMSNorm
 from parsim.model.model import Block, Operator
+from parsim.model.norms import LayerNorm, RMSNorm
 from parsim.model.transformer import TransformerConfig
 
 

@@ -12,10 +12,11 @@ from typing import NamedTuple
 from parsim.kernel import Gemm, Kernel, Memory
 from parsim.model.attention import AttentionCore
 from parsim.model.convolution import BatchNorm, Conv2d, Pool
-from parsim.model.elementwise import Activation, Dropout, LayerNorm, ResidualAdd, RMSNorm
+from parsim.model.elementwise import Activation, Dropout, ResidualAdd
 from parsim.model.linear import Embedding, Linear
 from parsim.model.loss import Loss
 from parsim.model.model import Layer, Parameter, Save, Work
+from parsim.model.norms import LayerNorm, RMSNorm
 from parsim.model.workload import Split, Workload
 
 

@@ -16,10 +16,11 @@ from parsim.model.attention import RotaryTables
 from parsim.model.blocks import build_transformer, embed_words, layer_block
 from parsim.model.convolution import Conv2d
 from parsim.model.cross_attention import OwnWords
-from parsim.model.elementwise import Activation, LayerNorm, Prefix, ResidualAdd, RMSNorm
+from parsim.model.elementwise import Activation, Prefix, ResidualAdd
 from parsim.model.lengths import Lengths
 from parsim.model.linear import Linear
 from parsim.model.model import Block, Layer, Model, Operator, Parameter, Save, Work
+from parsim.model.norms import LayerNorm, RMSNorm
 from parsim.model.row import Row, norm
 from parsim.model.transformer import TransformerConfig
 from parsim.model.workload import Split, Workload, elements

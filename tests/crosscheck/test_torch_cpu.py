@@ -15,8 +15,9 @@ from torch_side import BITS, counterpart, module, saved_bytes, torch
 
 from parsim.model.activations import saved_bytes as predicted_bytes
 from parsim.model.attention import AttentionCore
-from parsim.model.elementwise import Dropout, LayerNorm
+from parsim.model.elementwise import Dropout
 from parsim.model.model import Model
+from parsim.model.norms import LayerNorm
 from parsim.model.workload import Workload
 
 BATCH, SEQUENCE, HIDDEN = 3, 32, 64

@@ -17,10 +17,11 @@ from hardware_graphs import device
 from parsim.hardware.kernels import kernel_time
 from parsim.kernel import Memory
 from parsim.model.attention import Rotary
-from parsim.model.elementwise import GatedActivation, LayerNorm
+from parsim.model.elementwise import GatedActivation
 from parsim.model.loss import Loss
 from parsim.model.low_precision import TRANSFORMER_ENGINE, Quantisation
 from parsim.model.mixture import GroupedLinear
+from parsim.model.norms import LayerNorm
 from parsim.model.workload import Workload
 
 A100, H100, A100_40 = "a100-sxm-80gb", "h100-sxm-80gb", "a100-sxm-40gb"

@@ -11,10 +11,10 @@ from parsim.kernel import Memory
 from parsim.model.activations import block_saved_bytes
 from parsim.model.attention import AttentionCore
 from parsim.model.catalogue import build_model
-from parsim.model.elementwise import RMSNorm
 from parsim.model.liveness import tape
 from parsim.model.loss import Loss
 from parsim.model.model import Model
+from parsim.model.norms import RMSNorm
 from parsim.model.workload import Workload
 
 H, F, A, V = 512, 1376, 8, 32000

@@ -12,11 +12,11 @@ from jobs import model_of
 from parsim.errors import ModelError
 from parsim.kernel import Gemm, Memory
 from parsim.model.adapters import Adapter, FrozenLinear, stored_bytes
-from parsim.model.elementwise import RMSNorm
 from parsim.model.finetune import Finetune, finetuned
 from parsim.model.flops import untrained_flop
 from parsim.model.linear import Linear
 from parsim.model.liveness import tape
+from parsim.model.norms import RMSNorm
 from parsim.model.parameter_counts import parameter_count, trainable_parameter_count
 from parsim.model.workload import Workload
 

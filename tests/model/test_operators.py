@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from parsim.kernel import Attention, Gemm, Kernel
 from parsim.model.attention import AttentionCore, QKNorm, Rotary
 from parsim.model.convolution import BatchNorm, Conv2d, Pool
-from parsim.model.elementwise import ACTIVATIONS, Activation, Dropout, GatedActivation, LayerNorm, RMSNorm
+from parsim.model.elementwise import ACTIVATIONS, Activation, Dropout, GatedActivation
 from parsim.model.linear import Embedding, Linear
 from parsim.model.loss import Loss
 from parsim.model.mixture import GroupedLinear, mixture_of_experts
 from parsim.model.model import Operator, Work
+from parsim.model.norms import LayerNorm, RMSNorm
 from parsim.model.workload import Workload
 
 SIXTEEN: dict[str, Any] = {"element": 2, "dtype": "bf16"}

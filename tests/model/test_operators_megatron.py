@@ -9,10 +9,11 @@ import pytest
 from parsim.kernel import Memory
 from parsim.model.activations import block_saved_bytes
 from parsim.model.attention import AttentionCore
-from parsim.model.elementwise import Activation, Dropout, LayerNorm, ResidualAdd
+from parsim.model.elementwise import Activation, Dropout, ResidualAdd
 from parsim.model.linear import Linear
 from parsim.model.liveness import tape
 from parsim.model.model import Block
+from parsim.model.norms import LayerNorm
 from parsim.model.workload import Workload
 
 MIB = 2**20

@@ -11,11 +11,12 @@ from parsim.model.activations import block_saved_bytes, saved_bytes
 from parsim.model.attention import AttentionCore, Rotary, RotaryTables
 from parsim.model.catalogue import build_model
 from parsim.model.convolution import Conv2d
-from parsim.model.elementwise import Activation, Flatten, GatedActivation, LayerNorm, Prefix, ResidualAdd, RMSNorm, SelectToken
+from parsim.model.elementwise import Activation, Flatten, GatedActivation, Prefix, ResidualAdd, SelectToken
 from parsim.model.linear import Linear
 from parsim.model.liveness import tape
 from parsim.model.loss import Loss
 from parsim.model.model import Block, Model
+from parsim.model.norms import LayerNorm, RMSNorm
 from parsim.model.workload import Workload
 
 MIB = 2**20

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from parsim.errors import ModelError
 from parsim.kernel import Gemm, Memory
 from parsim.model.attention import AttentionCore, Rotary
-from parsim.model.elementwise import Activation, Dropout, Flatten, GatedActivation, LayerNorm, ResidualAdd, RMSNorm
+from parsim.model.elementwise import Activation, Dropout, Flatten, GatedActivation, ResidualAdd
 from parsim.model.linear import Linear
 from parsim.model.liveness import tape
 from parsim.model.loss import Loss
 from parsim.model.mixture import mixture_of_experts
 from parsim.model.model import Block, Operator
+from parsim.model.norms import LayerNorm, RMSNorm
 from parsim.model.tape import Step, Tape
 from parsim.model.workload import Workload
 
