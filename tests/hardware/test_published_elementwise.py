@@ -4,12 +4,15 @@ linkedin/Liger-Kernel, benchmark/data/all_benchmark_data.csv: medians in ms of `
 backward of the A100 is full less forward), of ``torch.nn.CrossEntropyLoss`` (fp32 logits of 8 x 2048 tokens; "full" adds the gradient of
 the logits to the one before: three passes more) and of Megatron-LM's cross entropy (bf16 logits of 4 x 2048 tokens; its mode "backward"
 runs the forward, too). NVIDIA/apex pull request 1037: norms of 32 x 512 tokens of width 1024 in fp16 on an A100 of 1555 GB/s.
-Megatron-LM's formulas for experts (fused_bias_swiglu.py, fused_bias_geglu.py, experts.py: _apply_bias, rope_utils.py), bf16, on an H100 SXM
-with PyTorch 2.11: sums of the kernel times of its profiler; a copy of 1 GiB reaches 3.02 TB/s (the device streams 2.73, as its norms do).
+Megatron-LM's formulas for experts (fused_bias_swiglu.py, fused_bias_geglu.py, experts.py: _apply_bias, rope_utils.py) on an H100 SXM:
+validation/gemm/elementwise.csv; a copy of 1 GiB reaches 3.02 TB/s there (the device streams 2.73, as its norms do).
 ROCm/TransformerEngine pull request 598, column B200: casts of Transformer Engine.
 """
 
 from __future__ import annotations
+
+import csv
+from pathlib import Path
 
 import pytest
 from hardware_graphs import device
@@ -24,6 +27,7 @@ from parsim.model.mixture import GroupedLinear
 from parsim.model.norms import LayerNorm
 from parsim.model.workload import Workload
 
+ROOT = Path(__file__).parent.parent.parent
 A100, H100, A100_40 = "a100-sxm-80gb", "h100-sxm-80gb", "a100-sxm-40gb"
 
 
@@ -79,37 +83,47 @@ def test_fused_cross_entropy_of_megatron(classes, forward, full):
     assert milliseconds(H100, (*work.forward, *work.backward_input)) == pytest.approx(full, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("rows", "width", "forward", "backward"),
-    [(65536, 2048, 0.2624, 0.8336), (32768, 2048, 0.1319, 0.4223), (65536, 1536, 0.1973, 0.6360), (65536, 768, 0.0995, 0.3240)],
-)
-def test_weighted_swiglu_of_megatron(rows, width, forward, backward):
-    work = GatedActivation("a", ("x",), "y", width, copies=8).work(Workload(1, rows // 8, fused=True, expert=8))
-    assert milliseconds(H100, work.forward) == pytest.approx(forward, rel=0.13)
-    assert milliseconds(H100, work.backward_input) == pytest.approx(backward, rel=0.06)
+def measured(kernel: str) -> list[dict[str, str]]:
+    """Rows of validation/gemm/elementwise.csv."""
+    rows = csv.DictReader((ROOT / "validation" / "gemm" / "elementwise.csv").read_text(encoding="utf-8").splitlines())
+    return [row for row in rows if row["kernel"].startswith(kernel)]
+
+
+def microseconds(kernels) -> float:
+    return 1e3 * milliseconds(H100, kernels)
+
+
+@pytest.mark.parametrize("row", measured("weighted swiglu"), ids=lambda row: f"{row['rows']}x{row['columns']}")
+def test_weighted_swiglu_of_megatron(row):
+    work = GatedActivation("a", ("x",), "y", int(row["columns"]), copies=8).work(Workload(1, int(row["rows"]) // 8, fused=True, expert=8))
+    assert microseconds(work.forward) == pytest.approx(float(row["forward_us"]), rel=0.13)
+    assert microseconds(work.backward_input) == pytest.approx(float(row["backward_us"]), rel=0.06)
 
 
 def test_bounded_experts_of_megatron():
-    """65,536 rows of 2,880: the bounds 1,614 and 3,206 us, quick GELU with its weights twice the 190.6 and 572.8 us of 32,768 rows."""
+    """The bounds of 65,536 rows, and quick GELU with its weights, of which half as many were measured."""
+    (bounds,), (gelu,) = measured("bounds"), measured("weighted quick geglu")
     work = GatedActivation("a", ("x",), "y", 2880, copies=4, clamp=True).work(Workload(1, 16384, fused=True, expert=8))
-    assert milliseconds(H100, work.forward) == pytest.approx(1.614 + 2 * 0.1906, rel=0.05)
-    assert milliseconds(H100, work.backward_input) == pytest.approx(3.206 + 2 * 0.5728, rel=0.05)
+    for kernels, way in ((work.forward, "forward_us"), (work.backward_input, "backward_us")):
+        assert microseconds(kernels) == pytest.approx(float(bounds[way]) + 2 * float(gelu[way]), rel=0.05)
 
 
-@pytest.mark.parametrize(("dispatcher", "forward", "backward"), [("hybridep", 2.5014, 3.5606), ("alltoall", 0.9999, 1.8919)])
-def test_weighted_bias_of_megatron(dispatcher, forward, backward):
-    """16 experts of 4,096 rows of 2,880; weights in fp32 and in bf16."""
+@pytest.mark.parametrize("row", measured("weighted bias"), ids=lambda row: row["weights"])
+def test_weighted_bias_of_megatron(row):
+    """16 experts of 4,096 rows of 2,880; HybridEP hands weights out in fp32, all-to-all in bf16."""
     linear = GroupedLinear("down", ("x",), "y", 2880, 2880, 128, 4, "row", bias=True)
+    dispatcher = {"fp32": "hybridep", "bf16": "alltoall"}[row["weights"]]
     work = linear.work(Workload(1, 16384, fused=True, expert=8, expert_tensor=1, dispatcher=dispatcher))
     kernels = [[kernel for kernel in kernels if isinstance(kernel, Memory)] for kernels in (work.forward, work.backward_input)]
-    assert milliseconds(H100, kernels[0]) == pytest.approx(forward, rel=0.16)
-    assert milliseconds(H100, kernels[1]) == pytest.approx(backward, rel=0.09)
+    assert microseconds(kernels[0]) == pytest.approx(float(row["forward_us"]), rel=0.16)
+    assert microseconds(kernels[1]) == pytest.approx(float(row["backward_us"]), rel=0.09)
 
 
 def test_rotary_positions_that_are_spelt_out():
+    (row,) = measured("scaled rotary positions")
     work = Rotary("r", ("q",), "y", 64, 0, 64, scaled=True).work(Workload(4, 4096, fused=True))
-    assert milliseconds(H100, work.forward) == pytest.approx(0.9770, rel=0.06)
-    assert milliseconds(H100, work.backward_input) == pytest.approx(1.0455, rel=0.06)
+    assert microseconds(work.forward) == pytest.approx(float(row["forward_us"]), rel=0.06)
+    assert microseconds(work.backward_input) == pytest.approx(float(row["backward_us"]), rel=0.06)
 
 
 @pytest.mark.parametrize(("trains", "measured"), [(False, 0.03484), (True, 0.05234)])
