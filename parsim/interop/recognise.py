@@ -18,8 +18,6 @@ from parsim.interop.export_draft import Exported, ExportJob
 from parsim.interop.import_draft import ImportDraft
 from parsim.scenario import files
 
-CLEAR = 4
-"""own keys of a tool beside which a single one of another tool is a chance"""
 SHOWN = 4
 """keys that are quoted as evidence"""
 _IMPORT = re.compile(r"^(?:from|import)\s+([A-Za-z_][\w.]*)", re.MULTILINE)
@@ -140,8 +138,7 @@ def claims(tools: Mapping[str, Tool], foreign: Foreign) -> list[Claim]:
             certain.append(Claim(tool, own, True))
         elif len(some := matching(tool.shared, names)) >= tool.enough:
             likely.append(Claim(tool, some, False))
-    most = max((len(claim.keys) for claim in certain), default=0)
-    found = [claim for claim in certain if len(claim.keys) > 1 or most < CLEAR] or likely
+    found = certain or likely
     covered = {name for claim in found for name in claim.tool.has}
     found = [claim for claim in found if claim.tool.name not in covered]
     return [claim for claim in found if claim.certain or not any({*claim.keys} < {*other.keys} for other in found)]

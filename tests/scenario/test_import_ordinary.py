@@ -332,12 +332,6 @@ def test_a_tower_before_a_language_model_makes_it_another_model() -> None:
     assert {fate.key.name: fate.kind for fate in tuned.fates}["tune_mm_mlp_adapter"] == "not modelled"
 
 
-def test_one_key_of_another_tool_is_a_chance_beside_four() -> None:
-    assert read(f"{NEMO}base_model: false\nmodel_type: x\n", "nemo.yaml").tool == "NeMo"
-    with pytest.raises(ScenarioError, match="keys of several tools stand in it"):
-        read("base_model: x\nsequence_len: 2\npipe_parallel_size: 1\nmodel_parallel_size: 1\n", "job.yml")
-
-
 def test_a_batch_alone_is_not_deepspeeds() -> None:
     with pytest.raises(ScenarioError, match="no training configuration that parsim knows"):
         read('{"train_batch_size": 64, "train_image_shape": [64, 3, 256, 256], "learning_rate": 0.1}', "data.json")
