@@ -117,7 +117,8 @@ class Memory:
     flop: float = 0.0
     launches: int = 1
     vector: float = field(default=0.0, kw_only=True)
-    """how long the multiprocessors are busy, as what their fp32 units could do meanwhile: measured seconds x peak [FLOP]; 0: not as long"""
+    """how long the multiprocessors are busy, as what they could do with an fp32 multiply-add in every instruction meanwhile [FLOP]: seconds
+    measured on a GPU of as many fp32 lanes as issue slots, times its fp32 peak; 0: not as long"""
 
 
 @dataclass(frozen=True, slots=True)

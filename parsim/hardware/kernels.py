@@ -263,7 +263,7 @@ def memory_time(device: Device, kernel: Memory) -> float:
     if not kernel.launches and not kernel.bytes:
         return 0.0
     if kernel.vector:
-        issuing = kernel.vector / peak_of(device, "fp32") + kernel.launches * device.kernel_latency
+        issuing = kernel.vector / issue_rate(device) + kernel.launches * device.kernel_latency
         return max(memory_time(device, replace(kernel, vector=0.0)), issuing)
     launches = max(kernel.launches, 1)
     if device.measured is not None and device.measured.copy is not None:
@@ -272,6 +272,15 @@ def memory_time(device: Device, kernel: Memory) -> float:
         return launches * max(each, device.kernel_latency) - (launches - kernel.launches) * device.kernel_latency
     fixed = max(device.kernel_latency, device.half_size / (device.bandwidth * device.memory_efficiency))
     return kernel.bytes / memory_rate(device, kernel.bytes / launches) + kernel.launches * fixed
+
+
+def issue_rate(device: Device) -> float:
+    """What the multiprocessors would do with an fp32 multiply-add in every slot in which they can issue an instruction [FLOP/s].
+
+    That is the fp32 peak, but for NVIDIA's chips of 64 fp32 lanes per multiprocessor and 128 slots: V100, T4, A100 (CUDA C++ Programming
+    Guide, throughput of arithmetic instructions, compute capability 7.x and 8.0).
+    """
+    return peak_of(device, "fp32") * (2 if 7.0 <= device.compute_capability <= 8.0 else 1)
 
 
 def memory_rate(device: Device, size: float) -> float:

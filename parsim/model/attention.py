@@ -216,9 +216,12 @@ class AttentionCore(Layer):
         )
 
 
-ROTARY_ISSUES = 730.0
-"""of rotary positions that are spelt out, for a rotated element, in either direction [FLOP]: `Memory.vector`. 4,096 x 4 x 64 x 64 bf16 on
-an H100 SXM (PyTorch 2.11): 730 us of products, negation and join, 55 to 77 % of the issue slots and 28 to 45 % of the memory busy"""
+ROTARY_ISSUES = (160.0, 730.0)
+"""of Transformer Engine's kernel of rotary positions, and of positions that are spelt out, for a rotated element, in either direction
+[FLOP]: `Memory.vector`. Spelt out, 4,096 x 4 x 64 x 64 bf16 on an H100 SXM (PyTorch 2.11): 730 us of products, negation and join, 55 to
+77 % of the issue slots and 28 to 45 % of the memory busy. Transformer Engine's kernel loads and stores elements one by one: 38 instructions
+in the loop and 9 for cosines and sines that 16 elements share (fused_rope.cu, CUDA 13.0, disassembled for sm_90) are 94 FLOP in every
+slot and 160 in 60 % of them; an H100 took 145 to 219 from many heads to few"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +241,8 @@ class Rotary(Layer):
     """elements of a head where the input is one product's result of queries, keys and values; 0 = three products"""
     scaled: bool = False
     """cosines and sines are multiplied by a factor"""
+    latent: bool = False
+    """of latent attention, which has a kernel of its own (megatron/core/fusions/fused_mla_yarn_rope_apply.py)"""
     split: Split = "heads"
     selective: str = ""
 
@@ -248,14 +253,17 @@ class Rotary(Layer):
         models/common/embeddings/rope_utils.py: apply_rotary_pos_emb, _apply_rotary_pos_emb_bshd). Forward, of queries and of keys: product
         (read, written), half negated, halves joined, product, sum (two read, one written), a copy beside nothing that is not rotated: 12
         passes. Backward: two products, half negated, halves joined, sum, zeros for what is not rotated and one more sum: 14. Products,
-        negation and the first join are bound by what the multiprocessors issue (`ROTARY_ISSUES`).
+        negation and the first join, and Transformer Engine's kernel, are bound by what the multiprocessors issue (`ROTARY_ISSUES`).
         """
-        size = at.tokens * (shard(self.heads, at) + shard(self.kv_heads, at)) * self.rotary_dim * at.element
+        count = at.tokens * (shard(self.heads, at) + shard(self.kv_heads, at)) * self.rotary_dim
+        size = count * at.element
         if self.scaled and at.library:
-            issued = Memory(7 * size, launches=8, vector=ROTARY_ISSUES * size / at.element)
+            issued = Memory(7 * size, launches=8, vector=ROTARY_ISSUES[1] * count)
             forward, backward = (issued, Memory(5 * size, launches=16)), (issued, Memory(7 * size, launches=6))
             return Work(forward, backward, input_gradients=(0,) * len(self.inputs), forward_temporary=3 * size, backward_temporary=3 * size)
         kernel = Memory(2 * size) if at.fused else Memory(10 * size, launches=10)
+        if at.library and not self.latent:
+            kernel = Memory(2 * size, vector=ROTARY_ISSUES[0] * count)
         saves: tuple[Save, ...] = ()
         if self.sliced_dim and not at.library and at.attention != "eager":
             saves = (Save(f"{self.name}.unrotated", size // self.rotary_dim * self.sliced_dim),)

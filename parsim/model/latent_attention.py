@@ -24,7 +24,7 @@ def add_latent_attention(config: TransformerConfig, latent: LatentAttention, row
     plain_and_value = heads * (latent.plain_dim + latent.value_dim)
     up = Linear("key_value_up", (row.last,), "key_value_up", latent.key_rank, (plain_and_value,), False, "column", selective=again)
     value = row.add(up)
-    shared = row.add(Rotary("key_rotary", (compressed,), "key_rotary", 0, 1, latent.rotary_dim, selective=again))
+    shared = row.add(Rotary("key_rotary", (compressed,), "key_rotary", 0, 1, latent.rotary_dim, latent=True, selective=again))
     widths = (heads * latent.plain_dim, heads * latent.rotary_dim)
     key = row.add(Concatenate("keys", (value, shared), "keys", widths, "heads", again))
     return query, key, value
@@ -39,7 +39,7 @@ def _add_latent_query(config: TransformerConfig, latent: LatentAttention, row: R
         row.add(RMSNorm("query_norm", (row.last,), "query_norm", latent.query_rank))
     width = latent.query_rank or config.hidden
     row.add(Linear("query_up", (row.last,), "query_up", width, (heads * key_dim,), False, "column", selective=again))
-    return row.add(Rotary("query_rotary", (row.last,), "query_rotary", heads, 0, latent.rotary_dim, selective=again))
+    return row.add(Rotary("query_rotary", (row.last,), "query_rotary", heads, 0, latent.rotary_dim, latent=True, selective=again))
 
 
 def _add_compressed(config: TransformerConfig, latent: LatentAttention, row: Row, source: str) -> str:
@@ -62,7 +62,7 @@ def add_sparse_attention(config: TransformerConfig, latent: LatentAttention, row
     )  # fmt: skip
     compressed = _add_compressed(config, latent, row, source)
     normed = row.last
-    shared = row.add(Rotary("key_rotary", (compressed,), "key_rotary", 0, 1, latent.rotary_dim, selective=again))
+    shared = row.add(Rotary("key_rotary", (compressed,), "key_rotary", 0, 1, latent.rotary_dim, latent=True, selective=again))
     key = row.add(Concatenate("keys", (normed, shared), "keys", (latent.key_rank, latent.rotary_dim), selective=again))
     index = row.add(
         LightningIndexer(

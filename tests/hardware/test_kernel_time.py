@@ -446,3 +446,4 @@ def test_a_kernel_that_issues_more_than_it_moves():
     assert kernel_time(plain, issued) == pytest.approx(2e-3 + 3 * 2e-6)
     assert kernel_time(plain, less) == kernel_time(plain, moved)
     assert kernel_time(replace(plain, bandwidth=4e12), issued) == kernel_time(plain, issued)
+    assert kernel_time(replace(plain, compute_capability=8.0), issued) == pytest.approx(1e-3 + 3 * 2e-6), "two slots per fp32 lane"
