@@ -15,6 +15,7 @@ from parsim.model.elementwise import Activation, GatedActivation, ResidualAdd, S
 from parsim.model.exchange import Exchange
 from parsim.model.linear import Linear, product_casts, saved_input
 from parsim.model.model import Layer, Operator, Parameter, Save, Work
+from parsim.model.paged_stash import headroom, kept
 from parsim.model.workload import Split, Workload, dispatched, expert_shard
 from parsim.routing import Routing
 
@@ -231,6 +232,10 @@ class GroupedLinear(Layer):
             weight += (Memory(copies * n * at.element),) if self.bias and not summed else ()
         if self.split == "column" and not at.library:
             saves += (Save(f"{self.name}.offsets", 4 * local),)
+        held = 0
+        if at.paged_stash:
+            held = sum(kept(self, at))
+            saves += (Save(f"{self.name}.pages", headroom(self, at)),)
         forward = Gemm(m, n, k, local, at.dtype, operand, grouped=True, launches=each)
         backward = Gemm(m, k, n, local, at.dtype, operand, layout=casts.layouts[0], grouped=True, launches=each)
         return Work(
@@ -240,6 +245,8 @@ class GroupedLinear(Layer):
             copies * n * at.element,
             (0 if at.fused_experts and self.split == "row" else copies * k * at.element,),
             saves,
+            forward_temporary=held,
+            backward_temporary=held,
         )
 
 

@@ -81,6 +81,8 @@ class Workload:
     """they come back so"""
     fused_experts: bool = False
     """activation, biases and casts of experts are part of their products, which are one kernel for all experts"""
+    paged_stash: bool = False
+    """what experts keep for backward is copied into pages, and back out of them"""
     backward: bool = True
     """False: nothing is saved for backward"""
     context: int = 1

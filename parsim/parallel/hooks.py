@@ -111,10 +111,12 @@ class Emitter(Protocol):
         """
         ...
 
-    def beside(self, name: str, kernels: Sequence[Kernel], *, stream: str, after: Sequence[int] | None = None) -> int:
+    def beside(
+        self, name: str, kernels: Sequence[Kernel], *, stream: str, after: Sequence[int] | None = None, kind: str = "data_comm"
+    ) -> int:
         """Run kernels beside the compute, one after another in the order of their `stream`, and return a handle.
 
-        They take their time whatever runs meanwhile, and slow the compute. `after` as for collectives.
+        They take their time whatever runs meanwhile, and slow the compute. `after` as for collectives; `kind`: their class of time.
         """
         ...
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from parsim.errors import PlanError
 from parsim.kernel import Clocks, Kernel
 from parsim.model.linear import Embedding
-from parsim.model.mixture import Router, routing
+from parsim.model.mixture import GroupedLinear, Router, routing
 from parsim.model.model import Block, Model, Parameter
 from parsim.model.shared_overlap import exchanged, overlap_shared_experts
 from parsim.model.workload import Workload
@@ -27,6 +27,7 @@ from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
 from parsim.parallel.fully_connected import FullyConnectedHooks
 from parsim.parallel.groups import CONTEXT, DATA, PIPELINE, TENSOR, Groups, Mesh
 from parsim.parallel.hooks import OperatorHooks, Sharding, Unit, Weight
+from parsim.parallel.paged_stash import PagedStashHooks, products_around
 from parsim.parallel.plan_findings import CENTRAL, Machine, findings_of, tied_findings
 from parsim.parallel.runtime import Runtime
 from parsim.parallel.schedules import CUSTOM, ENDLESS, Overlapped, Schedule, SlotKind, directions, homes, overlapped, schedule
@@ -165,7 +166,13 @@ class Plan:
             answer = self.runtime.host.answer if self.parallelism.waits_for_counts else 0.0
             made.append(ExpertParallelHooks(self.timed(partial), self.loads, answer))
             made.append(FullyConnectedHooks(self.timed(partial)))
+            if self.parallelism.expert.paged_stash and self.training.backward:
+                made.append(PagedStashHooks(self.timed(partial), self.loads, self._experts))
         return made
+
+    @cached_property
+    def _experts(self) -> dict[GroupedLinear, tuple[GroupedLinear, ...]]:
+        return products_around(self.model)
 
     def role(self, rank: int) -> Role:
         """Ranks of one stage and role do the same work."""
@@ -364,6 +371,7 @@ def plan(
         dispatch_fp8=parallelism.expert.dispatch_dtype == "fp8",
         combine_fp8=parallelism.expert.combine_dtype == "fp8",
         fused_experts=parallelism.expert.fused_mlp,
+        paged_stash=parallelism.expert.paged_stash,
         element=training.precision.activations,
         dtype=training.precision.matmul,
         kept=training.precision.keep,

@@ -20,6 +20,7 @@ from parsim.parallel.local_steps import outer_findings
 from parsim.parallel.muon_findings import muon_findings
 from parsim.parallel.objective import objective_findings
 from parsim.parallel.offload import offload_findings
+from parsim.parallel.paged_stash import paged_stash_findings
 from parsim.parallel.runtime import Runtime
 from parsim.parallel.schedules import BIDIRECTIONAL, ENDLESS, OVERLAPPING, V_SHAPED, ZERO_BUBBLE
 from parsim.parallel.settings import Parallelism
@@ -67,6 +68,7 @@ def findings_of(
     findings += placement_findings(parallelism, Groups(mesh, mesh.replicas), gpus, machine.node_of)
     findings += context_findings(model, training, parallelism)
     findings += expert_findings(model, training, parallelism, mesh)
+    findings += paged_stash_findings(training, parallelism) if parallelism.expert.paged_stash else []
     findings += share_findings(model, training, parallelism)
     findings += _uneven_findings(model, training, parallelism)
     findings += offload_findings(training, parallelism, runtime)

@@ -95,6 +95,8 @@ class ExpertParallel:
     """each forward runs beside a backward of another micro-batch; the pipeline's schedule says so too"""
     fused_mlp: bool = False
     """activation, biases and casts of experts are part of their products"""
+    paged_stash: bool = False
+    """what experts keep for backward is copied into pages, and back out of them"""
 
     @property
     def multiprocessors(self) -> int:

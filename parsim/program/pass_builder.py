@@ -253,10 +253,12 @@ class PassBuilder(Emitter):
         item.tails += [lane for lane in behind if lane != COMPUTE]
         return handle
 
-    def beside(self, name: str, kernels: Sequence[Kernel], *, stream: str, after: Sequence[int] | None = None) -> int:
+    def beside(
+        self, name: str, kernels: Sequence[Kernel], *, stream: str, after: Sequence[int] | None = None, kind: str = "data_comm"
+    ) -> int:
         """See `Emitter.beside`."""
         self.settle()
-        item = Item(name, "data_comm", (stream_lane(stream),))
+        item = Item(name, kind, (stream_lane(stream),))
         self._follow(item, [self.mark()] if after is None else after)
         item.runs(kernels, self.clock)
         self.items.append(item)

@@ -204,6 +204,9 @@ class ExpertSection(Section):
     fused_mlp: Annotated[bool, Flag()] = False
     """activation, biases and casts of experts are part of their mxfp8 products, each one kernel for all experts of a rank (Megatron-LM:
     --use-transformer-engine-op-fuser)"""
+    paged_stash: Annotated[bool, Flag()] = False
+    """what fused experts keep for backward is copied into pages behind their forward and out of them before their backward, beside other
+    work (Megatron-LM: --moe-paged-stash)"""
     grouped_gemm: Annotated[bool, Flag(), Silent()] = True
     """the experts of a rank compute in one grouped product (Megatron-LM: --moe-grouped-gemm); false is not supported yet"""
 

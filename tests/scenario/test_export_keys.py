@@ -54,7 +54,8 @@ TITAN_RECIPE = (
 )  # fmt: skip
 EXPERTS: dict[str, Any] = {**LLAMA, "model": "qwen3-30b-a3b"}
 FUSED_EXPERTS = (
-    "cluster.topology=hgx-b200", "training.precision={preset: fp8, recipe: mxfp8}", "parallel.expert={size: 4, tensor: 1, fused_mlp: true}",
+    "cluster.topology=hgx-b200", "training.precision={preset: fp8, recipe: mxfp8}",
+    "parallel.expert={size: 4, tensor: 1, dispatcher: hybridep, fused_mlp: true, paged_stash: true}",
 )  # fmt: skip
 ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
     "megatron": [
@@ -160,6 +161,7 @@ ELSEWHERE = {
         *MUON,
         *FACTORS,
         "parallel.expert.fused_mlp",
+        "parallel.expert.paged_stash",
         "parallel.data.optimizer_instances",
         "parallel.order",
         *BUFFERS,
@@ -188,6 +190,7 @@ ELSEWHERE = {
         "parallel.expert.combine_dtype",
         "parallel.expert.sms",
         "parallel.expert.fused_mlp",
+        "parallel.expert.paged_stash",
     },
     "torchtitan": {
         *PLUS_PLUS,
@@ -195,6 +198,7 @@ ELSEWHERE = {
         *FACTORS,
         "training.finetune.*",
         "parallel.expert.fused_mlp",
+        "parallel.expert.paged_stash",
         "parallel.data.optimizer_instances",
         "parallel.order",
         *ACTIVATIONS,

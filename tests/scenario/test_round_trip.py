@@ -183,6 +183,12 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
             "training.precision={preset: fp8, recipe: mxfp8}",
             "parallel.expert={size: 2, tensor: 1, fused_mlp: true}",
         ),
+        "parallel.expert.paged_stash": (
+            *SPREAD,
+            "cluster.topology=hgx-b200",
+            "training.precision={preset: fp8, recipe: mxfp8}",
+            "parallel.expert={size: 2, tensor: 1, dispatcher: hybridep, fused_mlp: true, paged_stash: true}",
+        ),
         "parallel.expert.pad_to_capacity": (*SPREAD, "parallel.expert={size: 2, capacity_factor: 1.5, pad_to_capacity: true}"),
         "parallel.expert.dispatcher": (*SPREAD, "parallel.expert={size: 2, dispatcher: allgather}"),
         "parallel.expert.dispatcher.backend": (*SPREAD, "parallel.expert={size: 2, dispatcher: hybridep}"),

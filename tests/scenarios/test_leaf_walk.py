@@ -260,6 +260,10 @@ LEAVES: dict[str, Leaf] = {
         True, model=MIXTURE, parallel__expert__size=2, cluster__topology="hgx-b200", software__profile="megatron-core",
         training__precision={"preset": "fp8", "recipe": "mxfp8"},
     ),
+    "parallel.expert.paged_stash": leaf(
+        True, model=MIXTURE, parallel__expert={"size": 2, "dispatcher": "hybridep", "fused_mlp": True}, cluster__topology="hgx-b200",
+        software__profile="megatron-core", training__precision={"preset": "fp8", "recipe": "mxfp8"},
+    ),
     "parallel.expert.pad_to_capacity": leaf(True, model=MIXTURE, parallel__expert={"size": 2, "capacity_factor": 2.0}),
     "parallel.expert.dispatcher": leaf(
         "allgather", "deepep", "hybridep", same={"auto": None, "alltoall": None}, model=MIXTURE, parallel__expert__size=2

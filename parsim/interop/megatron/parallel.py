@@ -156,6 +156,10 @@ def _read_experts(draft: ImportDraft, source: Source) -> None:
         draft.take(source, "parallel.expert.fused_mlp")
     else:
         draft.harmless(fuser, "it fuses the mxfp8 products of experts only")
+    if draft.value("parallel.expert.fused_mlp"):
+        draft.take(source, "parallel.expert.paged_stash")
+    else:
+        draft.harmless(source.of("parallel.expert.paged_stash"), "only fused mxfp8 experts mark what they keep")
     path, beside = "parallel.expert.dispatcher", source.of("parallel.expert.shared_overlap")
     kind, backend, deepep = source.of(path), source.of(f"{path}.backend"), source.of(f"{path}.deepep")
     keys, sms = [key for key in (kind, backend, deepep) if key is not None], source.of("parallel.expert.sms")
@@ -285,11 +289,12 @@ def mesh_arguments(draft: ExportDraft) -> list[str]:
         arguments.append(draft.option("parallel.expert.pad_to_capacity"))
     beside = "parallel.expert.batch_overlap"
     flags = {"shared_overlap": section.expert.shared_overlap, "batch_overlap": section.expert.batch_overlap}
-    for path, overlaps in {
-        f"parallel.expert.{key}": said for key, said in (flags | {"fused_mlp": section.expert.fused_mlp}).items()
-    }.items():
+    fused = {"fused_mlp": section.expert.fused_mlp, "paged_stash": section.expert.paged_stash}
+    for path, overlaps in {f"parallel.expert.{key}": said for key, said in (flags | fused).items()}.items():
         draft.says(path, "the default, off")
         arguments += [draft.option(path)] if overlaps else []
+    if section.expert.paged_stash:
+        draft.remarks("parallel.expert.paged_stash", "parsim fills no receive buffer: add --moe-expert-rank-capacity-factor")
     if section.expert.batch_overlap:
         draft.remarks(beside, "parsim lets no exchange wait for gradients of weights there: --delay-wgrad-compute")
     arguments += _dispatcher(draft)
