@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from parsim.kernel import Attention, Gemm, Kernel, Memory
-from parsim.model.context import Sizes, Spread, spread
+from parsim.model.context import spread
+from parsim.model.context_blocks import Sizes, Spread
 from parsim.model.model import Layer, Parameter, Save, Work
 from parsim.model.norms import spelled_out
 from parsim.model.workload import Split, Workload, shard

@@ -14,7 +14,9 @@ all-gather   one per chunk: L queries x all keys up to them                     
 ulysses      the whole sample for a / c heads                                         Q, K, V, output by heads
 ===========  ======================================================================  =================================
 
-What is held and merged follows Transformer Engine (``pytorch/attention/dot_product_attention/context_parallel.py``, commit
+torchtitan calls PyTorch's ``context_parallel`` (`parsim.model.torch_ring`), which goes round block by block whichever way keys travel.
+
+What is held and merged otherwise follows Transformer Engine (``pytorch/attention/dot_product_attention/context_parallel.py``, commit
 d0067d0): partial outputs in the activations' type, statistics in fp32, merged once all blocks are done. (ring-flash-attention
 instead adds each block to one fp32 output and holds two K, V buffers.) Its two streams, on which a block may begin while the
 one before runs out, are one lane here. Ranks differ in how many blocks have half the keys and how many half the queries;
@@ -25,65 +27,17 @@ everybody waits for it. With all-gather the price is that of the rank with the t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
 
 from parsim.kernel import Kernel, Memory
+from parsim.model.context_blocks import Block, CoreKernel, Sizes, Spread
+from parsim.model.torch_ring import torch_ring
 from parsim.model.workload import Workload
-
-CoreKernel = Callable[[int, int, bool, bool], Kernel]
-"""(queries, keys, causal, backward) -> the fused kernel of this rank's heads"""
-
-
-class Sizes(NamedTuple):
-    """Tensors of one rank [B]."""
-
-    query: int
-    key: int
-    value: int
-    output: int
-    statistics: int
-    """fp32 log-sum-exp of each row"""
-
-    @property
-    def key_value(self) -> int:
-        """What a ring passes on."""
-        return self.key + self.value
-
-
-class Block(NamedTuple):
-    """Kernels between two messages, and those that need the second one to have arrived."""
-
-    kernels: tuple[Kernel, ...]
-    then: tuple[Kernel, ...] = ()
-
-
-class Spread(NamedTuple):
-    """The attention core of one rank."""
-
-    forward: tuple[Block, ...]
-    backward: tuple[Block, ...]
-    forward_temporary: int
-    """live only while the forward runs, beyond operands, output and statistics [B]"""
-    backward_temporary: int
-
-    def with_copy(self, copy: tuple[Kernel, ...]) -> Spread:
-        """With `copy` of the whole output behind forward's last block, and of its gradient before backward's first."""
-        if not copy:
-            return self
-        *before, last = self.forward
-        first, *after = self.backward
-        forward = (*before, Block((*last.kernels, *last.then, *copy)))
-        return self._replace(forward=forward, backward=(Block((*copy, *first.kernels), first.then), *after))
-
-    def kernels(self, *, backward: bool) -> tuple[Kernel, ...]:
-        """All of one direction, in order."""
-        blocks = self.backward if backward else self.forward
-        return tuple(kernel for block in blocks for kernel in (*block.kernels, *block.then))
 
 
 def spread(at: Workload, kernel: CoreKernel, sizes: Sizes, *, causal: bool) -> Spread:
     """The core under ``at.context_method`` ring or all-gather; ulysses needs no blocks."""
+    if at.torch_context:
+        return torch_ring(at, kernel, sizes, causal=causal)
     return (_ring if at.context_method == "ring" else _gathered)(at, kernel, sizes, causal=causal)
 
 

@@ -7,6 +7,8 @@ ring         c - 1 sendrecv of K, V to the next rank, each beside     c sendrecv
              the block that the rank computes meanwhile               last, dK, dV in all but the first
 all-gather   all-gather of K and of V before the core                 the same again, then reduce-scatter of dK and of dV
 ulysses      all-to-all of Q, of K, of V, then of the output          all-to-all of its gradient, then of dQ, dK, dV
+torchtitan   one sendrecv or all-gather as above, beside blocks       the same, and c sendrecv of dK, dV in fp32, each beside
+                                                                      the next block but the last
 chosen keys  all-gather of the indexer's keys and of the core's       reduce-scatter of the gradients of the latter
 ===========  =======================================================  ====================================================
 
@@ -29,6 +31,7 @@ from parsim.model.linear_attention import LinearAttention
 from parsim.model.model import Model, Operator
 from parsim.model.sparse_attention import LightningIndexer, SparseCore
 from parsim.model.tape import Step
+from parsim.model.torch_ring import WIDE
 from parsim.model.workload import Workload
 from parsim.parallel.groups import CONTEXT
 from parsim.parallel.hooks import Emitter, SilentHooks
@@ -94,7 +97,10 @@ class ContextParallelHooks(SilentHooks):
         others = len(kernels) - len(part.kernels(backward=backward))
         before, after = (kernels[:0], kernels[len(kernels) - others :]) if backward else (kernels[:others], kernels[:0])
         at.compute("", kind, before)
-        (self._ring if self.workload.context_method == "ring" else self._gathered)(core, kind, at, backward)
+        if self.workload.torch_context:
+            self._torch(core, kind, at, backward)
+        else:
+            (self._ring if self.workload.context_method == "ring" else self._gathered)(core, kind, at, backward)
         at.compute("", kind, after)
 
     def _ring(self, core: AttentionCore, kind: str, at: Emitter, backward: bool) -> None:
@@ -107,6 +113,23 @@ class ContextParallelHooks(SilentHooks):
             at.compute("", kind, block.kernels)
             at.wait(*arrival)
             at.compute("", kind, block.then)
+
+    def _torch(self, core: AttentionCore, kind: str, at: Emitter, backward: bool) -> None:
+        """Keys and values travel beside the block before theirs, their gradients, in fp32, beside the block behind theirs."""
+        part, size, c = core.spread(self.workload), core.sizes(self.workload).key_value, self.workload.context
+        sent: list[int] = []
+        for step, block in enumerate(part.backward if backward else part.forward):
+            arrival: list[int] = []
+            if self.workload.context_method == "all-gather" and not step:
+                arrival = [at.collective("all_gather", CONTEXT, c * size, f"{core.name} keys and values")]
+            elif self.workload.context_method == "ring" and step < c - 1:
+                arrival = [at.collective("sendrecv", CONTEXT, size, f"{core.name} ring")]
+            at.compute("", kind, block.kernels)
+            at.wait(*sent)
+            at.compute("", kind, block.then)
+            if backward and step < c:
+                sent = [at.collective("sendrecv", CONTEXT, WIDE * size // self.workload.element, f"{core.name} gradients")]
+            at.wait(*arrival)
 
     def _gathered(self, core: AttentionCore, kind: str, at: Emitter, backward: bool) -> None:
         part, sizes = core.spread(self.workload), core.sizes(self.workload)

@@ -360,6 +360,7 @@ def plan(
         document=training.document_length,
         context=parallelism.context.size,
         context_method=parallelism.context.method,
+        torch_context=runtime.torch_context,
         tensor=parallelism.tensor.size,
         sequence_parallel=parallelism.tensor.sequence_parallel,
         gathers_again=runtime.gathers_again,

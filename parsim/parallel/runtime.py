@@ -80,6 +80,11 @@ class Runtime:
         return self.profile in ("megatron-core", "nemo")
 
     @property
+    def torch_context(self) -> bool:
+        """Context parallelism is PyTorch's `context_parallel`."""
+        return self.profile == "torchtitan"
+
+    @property
     def deepspeed(self) -> bool:
         """The engine is DeepSpeed's."""
         return self.profile.startswith("deepspeed")
