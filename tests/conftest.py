@@ -23,8 +23,14 @@ if hasattr(providers, "_get_local_constants"):
 collect_ignore_glob = ["conftest.py", "*/conftest.py"]
 
 
+def pytest_collection() -> None:
+    """Nothing that is collected goes away again: the garbage collector need not look for it."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Thousands of collected tests live to the end, as does what caches hold: the garbage collector need not walk them again and again."""
+    gc.enable()
     gc.set_threshold(1_000, 20, 50)
     gc.collect()
     gc.freeze()

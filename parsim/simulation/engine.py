@@ -15,6 +15,7 @@ from contextlib import contextmanager, nullcontext
 from math import inf, isnan, nan
 from typing import Any
 
+import numpy as np
 import simpy
 
 from parsim.errors import DeadlockError, ParsimError
@@ -144,6 +145,8 @@ class Run:
         """by place: the seconds that nothing changes, a kernel or a transfer"""
         self._places: Sequence[int] = self.program.spec
         """by op: its place among the works"""
+        self._unnoticed: dict[int, Transfer] = {}
+        """by place: transfers that load no device and meet no other; their works are the seconds that they take"""
         self._carried = CarriedTransfers(self.env, self.network, self._cost, self._transfer, self.start, self._end_transfer)
 
     # -- what processes may do ------------------------------------------------------------------------------------
@@ -214,6 +217,9 @@ class Run:
                 self._works.append(float(spec.duration))
         if self._factors is not None:
             self._works, self._places = scaled(self.program, self._works, self._factors, self._transfers), range(len(self._places))
+        for place, work in enumerate(self._works):
+            if type(work) is Transfer and work.free is not None and not work.sides and not work.contentions:
+                self._unnoticed[place], self._works[place] = work, work.seconds
 
     def _example(self, spec: OpSpec) -> object:
         return next((op for op in self.program.ops if op.spec is spec), spec)
@@ -442,6 +448,9 @@ class Run:
     def _uses(self, makespan: float) -> dict[int, LinkUse]:
         """What each link carried: in the network, and without it."""
         uses = {link: use for link, use in self.network.use(until=makespan).items() if link >= 0}
+        began = np.bincount(np.asarray(self._places, dtype=np.int64)[~np.isnan(self.start)], minlength=len(self._works))
+        for place, transfer in self._unnoticed.items():
+            transfer.runs += int(began[place])  # ops that have a work each may share a transfer
         add_uses(uses, self._transfers.ran())
         for link, (size, saturated) in self._carried.before.items():
             if link >= 0:

@@ -108,7 +108,10 @@ def replay_numbered(
         rows, through = np.delete(rows, slice(without.begin, without.end)), without.left_out(events)
         of = None if streams is None else np.delete(streams, slice(without.begin, without.end))
     play = _play if len(through) <= REMEMBERED else _play.__wrapped__
-    played = play(through.tobytes(), None if of is None else of.tobytes(), mode, capacity)
+    columns = through.tobytes(), None if of is None else of.tobytes()
+    played = play(*columns, mode, None)  # a capacity that is not reached changes nothing
+    if capacity is not None and played.reserved_to.max(initial=0) > capacity:
+        played = play(*columns, mode, capacity)
     blocks = played.blocks
     if without is not None:
         blocks = np.maximum(events, 0)
@@ -129,7 +132,7 @@ class _Played(NamedTuple):
 
 @lru_cache(maxsize=32)
 def _play(events: bytes, streams: bytes | None, mode: Mode, capacity: int | None) -> _Played:
-    """Let events, int64, through an allocator. Jobs that differ in times only ask for the same replays over and over."""
+    """Let events, int64, through an allocator. Jobs that differ in times or in what else fills a device ask for the same over and over."""
     allocator = ExpandableAllocator(capacity) if mode == "expandable" else Allocator(capacity)
     allocator.run(_listed(events), () if streams is None else _listed(streams))
     blocks, at, to = (np.array(column, dtype=np.int64) for column in (allocator.blocks, allocator.reserved_at, allocator.reserved_to))

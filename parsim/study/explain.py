@@ -17,7 +17,7 @@ from parsim.report import Report
 from parsim.report.critical_path import Cause
 from parsim.report.measured import Assumption
 from parsim.report.quantities import gib, percent, points, seconds, time_unit
-from parsim.report.slow_gpu import SPEED
+from parsim.report.slow_gpu import SPEED, SlowGpu
 from parsim.report.statement import money
 from parsim.report.table import Column, Table
 from parsim.report.variability_text import left_out
@@ -27,8 +27,8 @@ from parsim.scenario.build import build
 from parsim.scenario.scenario import Scenario
 from parsim.study.assumptions import alternatives, sorted_by_effect
 from parsim.study.roofline import Roofline, roofline
-from parsim.study.variants import Variant, answered, figures, slowed
-from parsim.study.what_if import Watch, WhatIf, by_name, changes, ranked, slow_rank, tried, variants_with
+from parsim.study.variants import Figures, Outcome, Variant, answered, figures, slowed
+from parsim.study.what_if import Change, Watch, WhatIf, by_name, changes, ranked, slow_rank, tried, variants_with
 from parsim.units import snapped
 
 DAY = 86_400.0
@@ -41,6 +41,10 @@ _NOTHING = 5e-4
 """changes of less than this share are named in one line, and not drawn"""
 _MOST = 10
 """parts drawn in a roofline"""
+
+
+Slowest = tuple[SlowGpu | None, list[Change], list[Outcome[Figures]]]
+"""what one slow GPU costs, the change that makes the worst one slow, and what came of it"""
 
 
 @dataclass(frozen=True)
@@ -69,21 +73,29 @@ def explain(scenario: Scenario, *, slow_gpu: float = SPEED, jobs: int | None = N
     profiled = isinstance(scenario.tree["model"], dict) and "stages" in scenario.tree["model"]
     assumed, asked = alternatives(scenario, report), list(changes(scenario, report))
     variants = variants_with(scenario, [*(one.overrides for one in assumed), *(one.overrides for one in asked)])
-    look = partial(slowed, nominal=report.step_time, speed=checked(slow_gpu))
+    look = partial(_slowest, nominal=report.step_time, speed=checked(slow_gpu), waited_for=report.bottleneck_rank)
     came = answered([(Variant(scenario), look), *((variant, figures) for variant in variants)], jobs=jobs)  # the longest first
     slow, *others = came if watch is None else watch(came, 1 + len(variants))
-    if slow.refusal:
+    if slow.answer is None:
         raise PlanError(slow.findings) if slow.status == "refused" else ParsimError(slow.reason)
-    report = Report(replace(report.measured, slow_gpu=slow.answer))
-    slowest = list(slow_rank(scenario, built, report))
-    others += tried(scenario, [one.overrides for one in slowest], jobs=1)
+    costs, slowest, at_worst = slow.answer
+    report = Report(replace(report.measured, slow_gpu=costs))
     return Explanation(
         scenario=scenario,
         report=sorted_by_effect(report, assumed, others[: len(assumed)]),
         causes=report.causes,
-        what_ifs=ranked(report, [*asked, *slowest], others[len(assumed) :]),
+        what_ifs=ranked(report, [*asked, *slowest], [*others[len(assumed) :], *at_worst]),
         roofline=None if profiled else roofline(built),
     )
+
+
+def _slowest(scenario: Scenario, *, nominal: float, speed: float, waited_for: int) -> tuple[Slowest, str]:
+    """Look at a scenario: what one slow GPU costs, and the change that makes the worst one slow; where all are slow already, the rank
+    that is `waited_for`, at the usual speed.
+    """
+    slow, _ = slowed(scenario, nominal=nominal, speed=speed)
+    found = list(slow_rank(scenario, waited_for, SPEED) if slow is None else slow_rank(scenario, slow.worst.rank, slow.speed))
+    return (slow, found, tried(scenario, [one.overrides for one in found], jobs=1)), ""
 
 
 def document(explanation: Explanation) -> dict[str, Any]:

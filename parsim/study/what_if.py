@@ -15,7 +15,6 @@ from parsim.parallel.runtime import Host
 from parsim.parallel.schedules import ENDLESS
 from parsim.parallel.shares import MEETING_ONCE
 from parsim.report import Report
-from parsim.report.slow_gpu import SPEED
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
 from parsim.scenario.files import find, names, read
@@ -117,11 +116,9 @@ def changes(scenario: Scenario, report: Report) -> Iterator[Change]:
     yield from _lost_nic(built, report)
 
 
-def slow_rank(scenario: Scenario, built: Built, report: Report) -> Iterator[Change]:
-    """The rank that costs most when it is slow, where the report says which, or the one that others wait for."""
-    asked = report.measured.slow_gpu
-    rank, speed = (report.bottleneck_rank, SPEED) if asked is None else (asked.worst.rank, asked.speed)
-    if rank not in built.slow:
+def slow_rank(scenario: Scenario, rank: int, speed: float) -> Iterator[Change]:
+    """The rank that costs most when it is slow, or the one that others wait for, at this speed; nothing where it is slow already."""
+    if rank not in build(scenario).slow:
         slow = [*scenario.tree["variability"]["slow"], {"rank": rank, "speed": speed}]
         known = ", and the batch balanced for it" if scenario.settings.parallel.data.batch_split == "balanced" else ""
         yield Change(f"rank {rank} at {speed:g} of its speed{known}", (f"variability.slow={flow(slow)}",))

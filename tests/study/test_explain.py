@@ -54,7 +54,7 @@ def test_zero3_over_pcie_waits_for_its_collectives(over_pcie):
 
 
 def what_ifs(scenario, report):
-    asked = [*changes(scenario, report), *slow_rank(scenario, build(scenario), report)]
+    asked = [*changes(scenario, report), *slow_rank(scenario, report.bottleneck_rank, 0.8)]
     return ranked(report, asked, tried(scenario, [one.overrides for one in asked], jobs=1))
 
 
@@ -111,7 +111,7 @@ def test_measured_stages_are_asked_nothing_about_devices():
     report = simulate(scenario)
     asked = [change.name for change in changes(scenario, report)]
     assert not [name for name in asked if "GPU" in name or "memory" in name or "micro-batches" in name]
-    assert [change.name for change in slow_rank(scenario, build(scenario), report)] == ["rank 0 at 0.8 of its speed"]
+    assert [change.name for change in slow_rank(scenario, report.bottleneck_rank, 0.8)] == ["rank 0 at 0.8 of its speed"]
 
 
 def test_scaling_builds_on_what_the_scenario_changes_already():
