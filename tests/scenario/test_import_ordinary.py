@@ -9,6 +9,7 @@ import pytest
 from parsim.errors import ScenarioError
 from parsim.interop.formats import import_config
 from parsim.interop.import_draft import Given, ImportedScenario
+from parsim.model.parameter_counts import parameter_count
 from parsim.scenario import load
 from parsim.scenario.build import build
 
@@ -395,3 +396,32 @@ def test_arguments_are_not_blamed_for_what_is_not_supported() -> None:
     with pytest.raises(ScenarioError) as caught:
         read("TP=$1\n" + script("--tensor-model-parallel-size $TP --micro-batch-size 1", program="pretrain_vlm.py"))
     assert "--arguments" not in str(caught.value)
+
+
+TITAN = """
+[model]
+name = "llama3"
+flavor = "8B"
+norm_type = "rmsnorm"
+[training]
+batch_size = 1
+seq_len = 8192
+vocab_size = 256
+"""
+
+
+def test_a_fork_of_torchtitan_has_words_of_its_own() -> None:
+    """eminorhan/gpt-neuro: bytes in place of Llama 3's 128,256 words; both tables have as many rows less."""
+    found = read(TITAN, "train.toml")
+    assert at(found, "model") == {"base": "llama-3-8b", "vocabulary": 256}
+    assert parameter_count(build(load(found.tree)).model) == 8_030_261_248 - 2 * (128_256 - 256) * 4096
+    assert at(read(TITAN, "train.toml", vocabulary=512), "model.vocabulary") == 512
+    assert [fate.kind for fate in found.fates if fate.key.written == "model.norm_type"] == ["no effect"]
+    other = read(TITAN.replace('"rmsnorm"', '"layernorm"'), "train.toml")
+    assert [fate.kind for fate in other.fates if fate.key.written == "model.norm_type"] == ["not modelled"]
+
+
+def test_what_a_trainer_notes_is_no_configuration() -> None:
+    text = '{"train_batch_size": 2, "max_steps": 96, "num_train_epochs": 20, "log_history": [{"loss": 1.9}]}'
+    with pytest.raises(ScenarioError, match="what a Trainer notes at a checkpoint"):
+        read(text, "trainer_state.json")
