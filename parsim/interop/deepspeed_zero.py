@@ -1,6 +1,7 @@
 """ZeRO, offload, checkpointing and the sizes of the axes as keys of DeepSpeed: read from them, and written.
 
-What the keys mean: deepspeed/runtime/zero/config.py and offload_config.py.
+What the keys mean: deepspeed/runtime/zero/config.py and offload_config.py. A key that is ``auto`` and that neither transformers nor
+accelerate fills in has its default (deepspeed/runtime/config_utils.py, DeepSpeedConfigModel).
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def write_states(draft: ImportDraft, source: Source, sizes: Sizes | None) -> Non
 def _read_groups(draft: ImportDraft, source: Source, stage: int) -> None:
     """``mics_shard_size``: ranks that share one copy of the states."""
     group = source.of("parallel.data.shard_size")
-    if group is None or str(group.value) == "-1":
+    if group is None or str(group.value) in ("-1", AUTO):
         draft.harmless(group, "that is what parsim models")
     elif stage < 3:
         draft.harmless(group, "ZeRO-3 only")
@@ -118,14 +119,14 @@ def _read_gathers(draft: ImportDraft, source: Source, stage: int, sizes: Sizes |
 def plus_plus(source: Source) -> bool:
     """Whether any part of ZeRO++ is on."""
     keys = (("quantised_weights", False), ("quantised_gradients", False), ("secondary_partition", 1))
-    return any(key is not None and key.value != off for name, off in keys for key in [source.of(f"parallel.data.{name}")])
+    return any(key is not None and key.value not in (off, AUTO) for name, off in keys for key in [source.of(f"parallel.data.{name}")])
 
 
 def _read_plus_plus(draft: ImportDraft, source: Source, stage: int) -> None:
     """ZeRO++: what is quantised, and a second copy of the weights."""
     for name, off in (("quantised_weights", False), ("quantised_gradients", False), ("secondary_partition", 1)):
         key = source.of(f"parallel.data.{name}")
-        if key is None or key.value == off:
+        if key is None or key.value in (off, AUTO):
             draft.harmless(key, "switched off")
         elif stage < 3:
             draft.harmless(key, "ZeRO-3 only")
@@ -165,7 +166,7 @@ def _read_offload(draft: ImportDraft, source: Source, stage: int) -> None:
             draft.harmless(legacy, "switched off")
     group = source.get("zero_optimization.sub_group_size")
     if group is not None and not draft.settled(group):
-        size = draft.number(group)
+        size = SUB_GROUP if group.value == AUTO else draft.number(group)
         nvme = draft.value("training.offload.optimizer") == "nvme"
         if nvme and size != SUB_GROUP:
             draft.unmodelled(group, f"parsim steps {SUB_GROUP:,} elements on drives at a time")

@@ -51,8 +51,9 @@ def counted(draft: ImportDraft, key: Key | None, *, replaced: bool = False) -> C
     if key.value is True or key.value == "":
         draft.unmodelled(key, f"it has no value here: the machine is taken as --on and --nodes say{'; ' + key.hint if key.hint else ''}")
         return None
-    if isinstance(key.value, str) and key.name in ("nodes", "nnodes", "num_nodes") and _PLACEHOLDER.fullmatch(key.value):
-        draft.unmodelled(key, "it stands for a number: --nodes says it")
+    if isinstance(key.value, str) and key.value not in ("auto", "gpu") and _PLACEHOLDER.fullmatch(key.value):
+        option = "--nodes" if key.name in ("nodes", "nnodes", "num_nodes") else "--on"
+        draft.unmodelled(key, f"it stands for a number: {option} says it")
         return None
     if str(key.value) in ("auto", "gpu"):
         draft.harmless(key, "as many as the machine has")

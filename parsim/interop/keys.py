@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from parsim.columns import printable
+from parsim.columns import printable, visible
 from parsim.errors import Finding
 from parsim.scenario import files
 from parsim.scenario.files import Document
@@ -67,7 +67,7 @@ class Key:
             value = " ".join(map(str, said)) if self.written.startswith("-") else str(list(said))
         else:
             value = _scalar(said)
-        value = printable(" ".join(value.split()))
+        value = visible(printable(" ".join(value.split())))
         if len(value) > LONGEST_VALUE:
             value = value[: LONGEST_VALUE - 3] + "..."
         if self.written.startswith("-"):

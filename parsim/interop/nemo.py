@@ -25,7 +25,7 @@ from parsim.interop.megatron.encoder_decoder import is_encoder_decoder, of_stack
 from parsim.interop.megatron.model import read_model
 from parsim.interop.megatron.parallel import read_parallel
 from parsim.interop.megatron.training import read_training
-from parsim.interop.nemo_jobs import of_job, write_adapters
+from parsim.interop.nemo_jobs import check_trained, of_job, write_adapters
 from parsim.interop.nemo_precision import write_precision
 from parsim.interop.processes import write_launched
 from parsim.interop.recognise import Foreign
@@ -65,7 +65,9 @@ def read_nemo(draft: ImportDraft, foreign: Foreign) -> None:
     table = key_table("nemo")
     spelled = files.read(Path(__file__).parent / "tables" / "nemo.yaml").tree
     sections = str(spelled["sections"]).split()
-    keys = of_job(draft, of_stacks(draft, _fine_tuned(draft, list(resolved(draft, written, sections, "nemo")))))
+    plain = list(resolved(draft, written, sections, "nemo"))
+    check_trained(draft, plain)
+    keys = of_job(draft, of_stacks(draft, _fine_tuned(draft, plain)))
     renamed: list[Key] = []
     classes: list[Key] = []
     for key in keys:

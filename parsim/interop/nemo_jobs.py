@@ -7,6 +7,7 @@ examples/nlp/gpt/conf; NVIDIA-NeMo/Megatron-Bridge, src/megatron/bridge/peft/lor
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from parsim.interop.import_draft import ImportDraft
@@ -24,6 +25,8 @@ _SIZED = re.compile(r"model\.(config|encoder|decoder|mm_cfg|shape)")
 _FROZEN = re.compile(r"model\.(freeze_\w+)")
 SERVERS = ("server", "web_server", "web_port")
 """keys of examples that generate texts (examples/nlp/language_modeling/tuning/conf/megatron_gpt_generate_config.yaml)"""
+QUANTISED = ("quantization.algorithm", "quantization.enable")
+"""examples/nlp/language_modeling/tuning/conf/megatron_gpt_qat_config.yaml"""
 RANK = 32
 """adapter_dim, and dim of Megatron-Bridge, if not given"""
 TARGETS = {
@@ -67,6 +70,18 @@ def of_job(draft: ImportDraft, keys: list[Key]) -> list[Key]:
         else:
             found.append(key)
     return found
+
+
+def check_trained(draft: ImportDraft, keys: Iterable[Key]) -> None:
+    """An error where a model is evaluated, or trained with weights that are quantised on the way."""
+    said = {key.name: key for key in keys}
+    tested = next((key for name, key in said.items() if ".test_ds." in f".{name}"), None)
+    if tested is not None and not any(".train_ds." in f".{name}" for name in said):
+        draft.refuse(tested, "an evaluation: there is a test set and no training set", "parsim reads trainings")
+    chosen, switch = (said.get(name) for name in QUANTISED)
+    if chosen is not None and chosen.value not in NOTHING and (switch is None or switch.value is not False):
+        what = "weights that every forward pass quantises (quantisation-aware training)"
+        draft.refuse(chosen, what, "leave the section out to simulate the training without it")
 
 
 def write_adapters(draft: ImportDraft, keys: list[Key]) -> None:

@@ -1,7 +1,7 @@
 """Scripts whose sizes follow from arguments, or from variables, that nobody has said: what does not hang on them, and what does.
 
 Such a script is read several times, each time with other values in their places: every word that it compares an argument with, and one
-that it does not; else a small and a larger number. An option that is the same every time is taken. All others, among them those that
+that it does not; else numbers. An option that is the same every time is taken. All others, among them those that
 stand in the text and were in no reading, are left to the reader, as one question.
 """
 
@@ -17,7 +17,8 @@ from parsim.interop.import_draft import ImportDraft, plain_name
 from parsim.interop.keys import Key, KeyTable
 from parsim.scenario.support import PLACEHOLDER
 
-NUMBERS = ("1", "8")
+NUMBERS = ("1", "8", "4096")
+"""so far apart that quotients of them differ"""
 MOST_READINGS = 200
 _OPTION = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*")
 _SETTABLE = re.compile(r"--set ([A-Za-z_]\w*)=")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from parsim.interop.import_draft import ImportDraft
@@ -38,10 +38,13 @@ class _Launched:
     """tasks of srun or mpirun together"""
 
 
-def write_launched(draft: ImportDraft, launch: Source, launcher: str = "", variables: Mapping[str, Key] | None = None) -> None:
+def write_launched(
+    draft: ImportDraft, launch: Source, launcher: str = "", variables: Mapping[str, Key] | None = None, used: Collection[str] = ()
+) -> None:
     """The cluster section from the options of torchrun, ``deepspeed``, mpirun or srun.
 
-    `variables` are the script's whole numbers; they count where the options say nothing. What contradicts each other is an error.
+    `variables` are the script's whole numbers; they count where the options say nothing. What contradicts each other is an error,
+    unless it is a variable that the script never asks for: it asks for those `used`.
     """
     replaced = draft.given.nodes is not None
     said = _Launched(
@@ -56,7 +59,7 @@ def write_launched(draft: ImportDraft, launch: Source, launcher: str = "", varia
     starts = said.processes is not None or launcher in ("torchrun", "deepspeed", "accelerate", "ds")
     nodes = said.nodes or said.allocated or (None if starts else _spread(said)) or _variable(known, NODES)
     per_node = said.processes or (None if starts else _direct(said, nodes)) or said.gpus or _variable(known, PER_NODE)
-    _check(draft, said, known, nodes, per_node, starts=starts)
+    _check(draft, said, {name: key for name, key in known.items() if name in used}, nodes, per_node, starts=starts)
     taken = [count.key for count in (nodes, per_node) if count is not None]
     why = "the launcher says how many processes there are" if per_node else "machines are given with --on and --nodes"
     for key in launch.all(*_SLURM):

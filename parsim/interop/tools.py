@@ -184,6 +184,8 @@ RECORDS = (
     Tool("primus", "Primus", own=("modules.pre_trainer.*", "work_group"), has=("nemo", "torchtitan", "flagscale"), read=read_primus),
     Tool("nemo-rl", "NeMo RL", own=("policy.megatron_cfg.*", "policy.dtensor_cfg.*", "loss_fn.*"), has=("nemo", "nemo-automodel"),
          instead=OWN),
+    Tool("trainer-state", "what a Trainer notes at a checkpoint", own=("log_history",), has=("hf", "deepspeed"),
+         instead="import the training arguments, or the script that holds them"),
     Tool("parsim", "a scenario of parsim", own=("cluster.topology", "training.sequence_length", "parallel.tensor.size"),
          instead="it needs no import: parsim run FILE"),
     Tool("verl", "verl", own=("actor_rollout_ref.*", "algorithm.adv_estimator"), forms=BOTH, programs=("verl",), read=_verl,

@@ -99,7 +99,7 @@ def _model(draft: ImportDraft, source: Source) -> Sizes | None:
     if family in OTHER_MODELS and draft.given.model is None and name is not None:
         draft.errors.append(name.finding(f"not supported yet: {family} is no decoder of text alone", "give a model with --model"))
     table = source.table
-    known_names = {"model.converters", *(word for row in table.rows.values() for word in row.names)}
+    known_names = {"model.converters", *table.only, *(word for row in table.rows.values() for word in row.names)}
     strange = [
         key
         for key in source.keys
@@ -127,8 +127,11 @@ def _model(draft: ImportDraft, source: Source) -> Sizes | None:
         return found
     if family == "llama4" and isinstance(ours, str) and not size.endswith("_irope"):
         ours = {"base": ours, **NO_CHUNKS}
+    rows = source.get("training.vocab_size", "model.vocab_size")
+    if rows is not None and (words := draft.given.vocabulary or draft.whole(rows, 1)) is not None:
+        ours = {**(ours if isinstance(ours, dict) else {"base": ours}), "vocabulary": words}
     said = f"--vocabulary {draft.given.vocabulary}; " if isinstance(ours, dict) and draft.given.vocabulary is not None else ""
-    draft.write("model", ours, name, flavour, note=f"{said}{family} {size or 'debugmodel, if not given'}")
+    draft.write("model", ours, name, flavour, rows, note=f"{said}{family} {size or 'debugmodel, if not given'}")
     if plain != size and not size.endswith("_irope"):
         draft.remark(f"flavour {size} masks attention between documents; parsim takes it over whole samples", "model")
     return sizes(ours, None)

@@ -83,6 +83,14 @@ def test_numbers_that_contradict_each_other_are_both_shown(old: str, new: str, m
         from_text(SLURM.replace(old, new), on="dgx-a100-80gb")
 
 
+def test_a_variable_that_nothing_asks_for_contradicts_nobody() -> None:
+    """examples_deepspeed/universal_checkpointing/llama/run_universal_llama_bf16.sh of Megatron-DeepSpeed."""
+    text = f"GPUS_PER_NODE=8\nTP=2\nPP=2\nRANKS=$((TP*PP))\ntorchrun --nnodes 1 --nproc_per_node $RANKS pretrain_gpt.py {OPTIONS}"
+    assert values(from_text(text, on="dgx-a100-80gb"))["cluster.gpus"] == 4
+    with pytest.raises(ScenarioError, match=r"4 processes on a node .*8 GPUs of a node"):
+        from_text(text.replace("pretrain_gpt.py", "pretrain_gpt.py --num-workers $GPUS_PER_NODE"), on="dgx-a100-80gb")
+
+
 def test_tasks_of_slurm_that_are_not_the_gpus() -> None:
     text = f"#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --gres=gpu:8\nsrun python pretrain_gpt.py {OPTIONS}"
     with pytest.raises(ScenarioError, match=r"1 processes on a node .*8 GPUs of a node"):

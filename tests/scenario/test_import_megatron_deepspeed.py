@@ -64,6 +64,12 @@ def test_the_file_that_the_script_writes_decides() -> None:
         ("--num-layers 24", "--num-layers 12", {"model.layers": 12}),
         ('"stage": $ZERO_STAGE}', '"stage": 1, "offload_optimizer": {"device": "cpu"}}', {"training.offload.optimizer": "cpu"}),
         ("--fp16 ", "--fp16 --ds-sequence-parallel-size 4 ", {"parallel.context.size": 4, "parallel.context.method": "ulysses"}),
+        (
+            "--fp16 ",
+            "--fp16 --checkpoint-activations --checkpoint-activations-granularity=selective ",
+            {"training.recompute": {"selective": ["attention"]}},
+        ),
+        ("--fp16 ", "--fp16 --checkpoint-activations --checkpoint-activations-granularity=full ", {"training.recompute": "full"}),
         ("--fp16 ", "--fp16 --normalization rmsnorm ", {"model.normalisation": "rmsnorm", "software.profile": "deepspeed"}),
         ("--fp16 ", "--fp16 --use-flash-attn-v2 ", {"training.attention": "flash2", "model.vocab_divisible_by": 128}),
         ("--fp16 ", "--fp16 --num-key-value-heads 4 ", {"model.kv_heads": 4}),

@@ -9,6 +9,7 @@ import pytest
 from parsim.errors import ScenarioError
 from parsim.interop.formats import import_config
 from parsim.interop.import_draft import Given, ImportedScenario
+from parsim.model.parameter_counts import parameter_count
 from parsim.scenario import load
 from parsim.scenario.build import build
 
@@ -60,6 +61,16 @@ def test_a_word_in_place_of_the_number_of_nodes_is_asked_for(word: str) -> None:
     assert at(read(text, nodes=2), "cluster.nodes") == 2
 
 
+def test_a_word_in_place_of_the_number_of_tasks_is_the_machines() -> None:
+    """examples/megatron_fsdp/sbatch_mfsdp_deepseek_v3.sh of Megatron-LM."""
+    slurm = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node={your_own_tasks_per_node}\n"
+    text = f"#!/bin/bash\n{slurm}srun python pretrain_gpt.py {GPT} --micro-batch-size 1 --global-batch-size 64\n"
+    for word in ("your_own_tasks_per_node", "<tasks>"):
+        found = read(text.replace("{your_own_tasks_per_node}", word))
+        assert (found.to_fill, build(load(found.tree)).used_gpus) == ((), 16)
+        assert "it stands for a number: --on says it" in found.yaml
+
+
 def test_a_small_batch_bounds_the_gpus_where_none_are_counted() -> None:
     found = read(f"{GPT} --vocab-size 50257 --micro-batch-size 4 --global-batch-size 8 --tensor-model-parallel-size 2")
     assert at(found, "cluster.gpus") == 8 // 4 * 2
@@ -86,6 +97,13 @@ def test_a_task_of_megatron_is_a_classifier_or_no_training() -> None:
             read(script(f"--task {task} --micro-batch-size 8", program="tasks/main.py"))
     with pytest.raises(ScenarioError, match="a choice of four texts"):
         read(script("--task RACE --micro-batch-size 8", program="tasks/main.py"))
+    with pytest.raises(ScenarioError, match="trains a vision model, which is not supported yet"):
+        read(script("--task classify --micro-batch-size 8", program="tasks/vision/main.py"))
+
+
+def test_a_norm_is_called_alike_in_forks_that_write_it_small() -> None:
+    found = read(script("--normalization rmsnorm --micro-batch-size 1 --global-batch-size 64"))
+    assert at(found, "model.normalisation") == "rmsnorm"
     with pytest.raises(ScenarioError, match="does not train: it evaluates"):
         read(script("--skip-train --micro-batch-size 8"))
     with pytest.raises(ScenarioError, match="a model of several kinds of input"):
@@ -287,12 +305,28 @@ def test_adapters_of_nemo() -> None:
         ("  kd_config: {temperature: 1.0}\n", "a teacher that runs beside the model"),
         ("  crossattn_emb_size: 5120\n", "a model that attends to another one's states"),
         ("server: false\n", "which trains nothing"),
+        ("quantization: {algorithm: int4}\n", "quantisation-aware training"),
+        ("  data: {test_ds: {file_names: [a.jsonl], max_seq_length: 2048}}\n", "an evaluation: there is a test set and no training set"),
     ],
 )
 def test_other_jobs_of_nemo_are_refused_by_name(more: str, why: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         read(NEMO + more, "nemo.yaml")
     assert why in str(caught.value)
+
+
+def test_what_is_named_beside_a_training_of_nemo_is_no_other_job() -> None:
+    idle = read(f"{NEMO}quantization: {{algorithm: fp8, enable: false}}\n", "nemo.yaml")
+    none = read(f"{NEMO}quantization: {{algorithm: null}}\n", "nemo.yaml")
+    both = read(f"{NEMO}  data: {{train_ds: {{max_seq_length: 4096}}, test_ds: {{max_seq_length: 2048}}}}\n", "nemo.yaml")
+    assert at(idle, "training.sequence_length") == at(none, "training.sequence_length") == at(both, "training.sequence_length") == 4096
+
+
+def test_characters_that_no_yaml_holds_are_shown_by_their_codes() -> None:
+    """NeMo-Aligner's gpt_sft.yaml separates turns with them."""
+    found = read(f'{NEMO}  data: {{chat_prompt_tokens: {{system_turn_start: "\\x00", turn_start: "\\x11"}}}}\n', "nemo.yaml")
+    assert "\\x00" in found.yaml
+    assert "\\x11" in found.yaml
 
 
 @pytest.mark.parametrize("word", ["dpo", "ppo", "rm", "kto"])
@@ -362,3 +396,32 @@ def test_arguments_are_not_blamed_for_what_is_not_supported() -> None:
     with pytest.raises(ScenarioError) as caught:
         read("TP=$1\n" + script("--tensor-model-parallel-size $TP --micro-batch-size 1", program="pretrain_vlm.py"))
     assert "--arguments" not in str(caught.value)
+
+
+TITAN = """
+[model]
+name = "llama3"
+flavor = "8B"
+norm_type = "rmsnorm"
+[training]
+batch_size = 1
+seq_len = 8192
+vocab_size = 256
+"""
+
+
+def test_a_fork_of_torchtitan_has_words_of_its_own() -> None:
+    """eminorhan/gpt-neuro: bytes in place of Llama 3's 128,256 words; both tables have as many rows less."""
+    found = read(TITAN, "train.toml")
+    assert at(found, "model") == {"base": "llama-3-8b", "vocabulary": 256}
+    assert parameter_count(build(load(found.tree)).model) == 8_030_261_248 - 2 * (128_256 - 256) * 4096
+    assert at(read(TITAN, "train.toml", vocabulary=512), "model.vocabulary") == 512
+    assert [fate.kind for fate in found.fates if fate.key.written == "model.norm_type"] == ["no effect"]
+    other = read(TITAN.replace('"rmsnorm"', '"layernorm"'), "train.toml")
+    assert [fate.kind for fate in other.fates if fate.key.written == "model.norm_type"] == ["not modelled"]
+
+
+def test_what_a_trainer_notes_is_no_configuration() -> None:
+    text = '{"train_batch_size": 2, "max_steps": 96, "num_train_epochs": 20, "log_history": [{"loss": 1.9}]}'
+    with pytest.raises(ScenarioError, match="what a Trainer notes at a checkpoint"):
+        read(text, "trainer_state.json")

@@ -209,3 +209,19 @@ torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers $LAYERS --hidden-size 5
     assert '--arguments "SIZE MICRO" --set LAYERS=VALUE' in draft.yaml
     tree = import_config(script, "run.sh", Given("run", on="hgx-h100", variables={"1": "large", "2": "4"})).tree
     assert (tree["model"]["layers"], tree["training"]["micro_batch"]) == (4, 4)
+
+
+def test_a_quotient_of_an_argument_is_no_number_of_the_script() -> None:
+    """examples_deepspeed/curriculum_learning/ds_pretrain_gpt2.sh of Megatron-DeepSpeed: the batch of a GPU is one of two arguments."""
+    script = """#!/bin/bash
+BATCH=$1
+WIDTH=$2
+MICRO=$((BATCH / (128 / WIDTH)))
+torchrun --nnodes 16 --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 128 \\
+  --max-position-embeddings 128 --vocab-size 1000 --micro-batch-size $MICRO --global-batch-size $BATCH --tensor-model-parallel-size $WIDTH
+"""
+    draft = import_config(script, "run.sh", Given("run", on="hgx-h100"))
+    assert (draft.tree["training"]["micro_batch"], draft.tree["training"]["global_batch"]) == ("FILL-IN", "FILL-IN")
+    assert draft.tree["parallel"]["tensor"]["size"] == "FILL-IN"
+    assert draft.tree["model"]["layers"] == 4
+    assert draft.questions == 1

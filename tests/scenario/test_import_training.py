@@ -1000,3 +1000,9 @@ def test_a_deepspeed_section_in_the_arguments() -> None:
     found = values(imported)
     assert (found["parallel.data.strategy"], found["training.precision"]) == ("zero3", "bf16")
     assert of_kind(imported, "unknown") == ["deepspeed.zero_optimization.stge"]
+
+
+def test_auto_that_nobody_fills_in_is_the_default() -> None:
+    """DeepSpeedConfigModel drops it; transformers fills in the sizes of buckets, accelerate the stage."""
+    autos = ("sub_group_size", "zero_hpz_partition_size", "mics_shard_size", "zero_quantized_weights", "zero_quantized_gradients")
+    assert deepspeed(zero(3, **dict.fromkeys(autos, "auto")), on="hgx-h100") == deepspeed(zero(3), on="hgx-h100")

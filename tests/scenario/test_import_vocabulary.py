@@ -33,6 +33,9 @@ def vocabulary(options: str, **given: Any) -> Any:
         ("--patch-tokenizer-type LLama3Tokenizer --extra-vocab-size 256", 128256),
         ("--vocab-file bert-large-uncased-vocab.txt", 30522),
         ("--vocab-file gpt2-vocab.json --merge-file gpt2-merges.txt", 50257),
+        ("--tokenizer-type GPT2BPETokenizer --vocab-file /x/tokenizers/nordic_tokenizer_131072/vocab.json --merge-file m.txt", 131072),
+        ("--tokenizer-type SentencePieceTokenizer --tokenizer-model /x/vocab-64000.model", 64000),
+        ("--tokenizer-type SentencePieceTokenizer --tokenizer-model /x/tokenizer_20240131.model", "FILL-IN"),
         ("--tokenizer-type NullTokenizer --vocab-size 131072", 131072),
         ("--tokenizer-type SentencePieceTokenizer --tokenizer-model /x/ours.model", "FILL-IN"),
         ("--tokenizer-type GPTSentencePieceTokenizer --tokenizer-model $MODEL", "FILL-IN"),
@@ -160,6 +163,18 @@ def test_a_model_of_images_has_a_tower_and_a_projector() -> None:
         "layer",
         "head",
     }
+
+
+def test_a_sample_of_2024_is_its_text_beside_one_image() -> None:
+    """Then examples/multimodal/train.py had no decoder's length: decoder_seq_length = --seq-length + 336 x 336 / 14 x 14 = 576 tokens."""
+    images = "--img-h 336 --img-w 336 --patch-dim 14 --disable-vision-class-token"
+    text = f"torchrun --nproc_per_node 8 examples/multimodal/train.py {QWEN} --language-model-type qwen2.5_7B {images} --freeze-ViT"
+    imported = from_text(f"{text} --seq-length 2048", on="dgx-a100-80gb")
+    found = values(imported)
+    assert (imported.to_fill, found["training.sequence_length"], found["training.images"]) == ((), 2048 + 576, 1)
+    build(load(imported.tree))
+    later = from_text(f"{text} --seq-length 576 --decoder-seq-length 2048", on="dgx-a100-80gb")
+    assert (later.to_fill, values(later)["training.sequence_length"]) == (("training.images",), 2048)
 
 
 @pytest.mark.parametrize(

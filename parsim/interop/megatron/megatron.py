@@ -39,7 +39,7 @@ def read_megatron(draft: ImportDraft, call: Invocation) -> None:
     stacks = is_encoder_decoder(call, source) and draft.given.model is None
     if stacks:
         long = source.get("encoder_seq_length", "seq_length")
-    write_launched(draft, launch, call.launcher, call.variables)
+    write_launched(draft, launch, call.launcher, call.variables, call.used)
     length = write_sequence_length(draft, long)
     if stacks:
         write_target(draft, source)

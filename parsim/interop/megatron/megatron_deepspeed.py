@@ -55,7 +55,7 @@ def read_megatron_deepspeed(draft: ImportDraft, call: Invocation) -> None:
     config = deepspeed_file(draft, call, source.get("deepspeed_config"))
     tensor = draft.take(source, "parallel.tensor.size") or 1
     layers = read_model(draft, source, tensor, call)
-    write_launched(draft, launch, call.launcher, call.variables)
+    write_launched(draft, launch, call.launcher, call.variables, call.used)
     length = write_sequence_length(draft, source.of("training.sequence_length"))
     read_batch(draft, source, length)
     _read_precision(draft, source, config)

@@ -2,12 +2,14 @@
 
 NVIDIA/Megatron-LM, examples/multimodal: train.py, multimodal_args.py, model.py and config.py (`get_vision_model_config`,
 `get_vision_projection_config`); megatron/core/models/vision/clip_vit_model.py; nvlm/internvit.py. The words of ``--vision-model-type``
-and ``--language-model-type`` bring sizes that no option says.
+and ``--language-model-type`` bring sizes that no option says. Until the autumn of 2024 a sample had one image, and --seq-length was the
+text beside it (`model_provider` set decoder_seq_length to their sum).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from parsim.interop.command import Invocation
@@ -94,9 +96,13 @@ def write_multimodal(draft: ImportDraft, source: Source, tensor: int) -> Key | N
     merge = 2 if draft.flag(shuffles) else 1
     tower, keys = _tower(draft, source, kind, tensor, merged=merge > 1)
     each, said = (tower["image"]["size"] // tower["image"]["patch"] // merge) ** 2, source.get("seq_length")
+    length, of_2024 = source.get("decoder_seq_length"), False
     if said is not None and str(said.value) == str(each):
         keys.append(said)
-    draft.harmless(said, f"given again: a tile has {each} tokens")
+    elif said is not None and length is None and (tokens := draft.whole(said, 1)) is not None:
+        length, of_2024 = replace(said, value=tokens + each, original=said.value), True
+    if not of_2024:
+        draft.harmless(said, f"given again: a tile has {each} tokens")
     note = "" if vision is not None else "--vision-model-type is clip if not given"
     draft.write("model.vision", tower, vision, *keys, note=note)
     norm = text.norm or str(draft.value("model.normalisation") or "layernorm")
@@ -106,7 +112,10 @@ def write_multimodal(draft: ImportDraft, source: Source, tensor: int) -> Key | N
     _write_frozen(draft, source)
     most = [key for name in ("max_num_tiles", "num_frames") if (key := source.get(name)) is not None]
     told = ", ".join(key.quoted(draft.file) for key in most)
-    draft.fill("training.images", f"images (tiles) per sample{': ' + told if told else ', for example 1'}")
+    if of_2024:
+        draft.write("training.images", 1, said, note=f"without --decoder-seq-length it is the text beside one tile of {each} tokens")
+    else:
+        draft.fill("training.images", f"images (tiles) per sample{': ' + told if told else ', for example 1'}")
     for reason, names in QUIET.items():
         for key in source.all(*names):
             draft.harmless(key, reason)
@@ -115,7 +124,7 @@ def write_multimodal(draft: ImportDraft, source: Source, tensor: int) -> Key | N
     if source.get("recompute_granularity", "recompute_activations") is not None and not draft.flag(again):
         draft.remark("without --recompute-vision the tower is not recomputed there; here it is as the text is", "training.recompute")
     draft.harmless(again, "the tower is recomputed as the text is")
-    return source.get("decoder_seq_length")
+    return length
 
 
 def _write_text(draft: ImportDraft, source: Source, text: Language, key: Key | None) -> None:

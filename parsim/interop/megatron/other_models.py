@@ -18,6 +18,7 @@ _REFUSED = {
     "pretrain_retro": "RETRO, a GPT with a retriever",
     "pretrain_realm": "REALM, a retriever",
     "pretrain_vision": "a vision model",
+    "vision": "a vision model",
     "pretrain_vlm": "a model of images and text",
     "multimodal": "a model of images and text",
     "mimo": "a model of several kinds of input",
@@ -72,7 +73,7 @@ def refused_model(draft: ImportDraft, call: Invocation, source: Source) -> None:
     chosen = _task(call, source)
     if chosen is not None and chosen.text in _OTHER_TASKS:
         draft.errors.append(chosen.finding(f"it trains {_OTHER_TASKS[chosen.text]}, which is not supported yet", _INSTEAD))
-    elif chosen is not None and chosen.text not in CLASSES:
+    elif chosen is not None and chosen.text not in CLASSES and "vision" not in folders:
         raise ScenarioError(chosen.finding(f"this task {NO_STEP}: there is no step to simulate", "give the script of a training"))
     if draft.given.model is not None or (is_multimodal(call) and builds(source)):
         return

@@ -138,6 +138,11 @@ def read_recompute(draft: ImportDraft, source: Source) -> None:
     """Recomputation, by its present and its older options."""
     selective, old = source.get("recompute_activations"), source.get("checkpoint_activations")
     granularity, method, number, modules = (source.of(f"training.recompute{side}") for side in ("", ".method", ".layers", ".selective"))
+    beside = source.get("checkpoint_activations_granularity")  # of HabanaAI/Model-References, beside --checkpoint-activations
+    if not draft.flag(old):
+        draft.harmless(beside, "nothing is checkpointed without --checkpoint-activations")
+    elif beside is not None and granularity is None:
+        granularity = beside
     words = source.table.rows["training.recompute.selective"]
     mixture = source.get("moe_layer_recompute")  # the older way to say --recompute-modules moe
     if number is not None and str(number.value) == "0" and (method is None or method.value in (None, "block")):
@@ -149,7 +154,11 @@ def read_recompute(draft: ImportDraft, source: Source) -> None:
         draft.harmless(number, "it counts layers of block and uniform")
         number = None
     layers = draft.whole(number, 1) or 1
-    full = old is not None or (method is not None and granularity is None) or (granularity is not None and granularity.value == "full")
+    full = (
+        (old is not None and (beside is None or beside.value != "selective"))
+        or (method is not None and granularity is None)
+        or (granularity is not None and granularity.value == "full")
+    )
     if full and selective is None:
         value: Any = {"blocks": layers} if method is not None and method.value == "block" else "full" if layers == 1 else {"every": layers}
         draft.write("training.recompute", value, granularity, old, method, number)
@@ -157,7 +166,7 @@ def read_recompute(draft: ImportDraft, source: Source) -> None:
         wanted = ["core_attn"] if modules is None else modules.value if isinstance(modules.value, list) else [str(modules.value)]
         parts = {name: words.ours(name) for name in wanted}
         known = [part for part in parts.values() if part is not None]
-        draft.write("training.recompute", {"selective": known or ["attention"]}, granularity, selective)
+        draft.write("training.recompute", {"selective": known or ["attention"]}, granularity, selective, old)
         if modules is not None and known and len(known) == len(wanted):
             draft.write("training.recompute", {"selective": known}, granularity, selective, modules)
         elif modules is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Key, Source
 from parsim.interop.tokenizers import rows_of
@@ -12,6 +14,10 @@ PADDING = 128
 """--make-vocab-size-divisible-by, if not given"""
 TOKENIZERS = ("patch_tokenizer_type", "tokenizer_model", "tokenizer_name_or_path", "vocab_file", "tokenizer_type", "merge_file")
 """options that may name a tokenizer, the most special first"""
+PATHS = ("tokenizer_model", "tokenizer_name_or_path", "vocab_file")
+"""those of them that name a file or folder"""
+_SIZED = re.compile(r"(?:tokenizers?|vocab(?:ulary)?)[_-]?(?:size[_-]?)?([1-9][0-9]{3,5})(?![0-9])", re.IGNORECASE)
+"""a name such as nordic_tokenizer_131072"""
 EXTRA = ("extra_vocab_size", "padded_extra_vocab", "vocab_extra_ids")
 DEFAULTS = {"pretrain_gpt": "GPT2BPETokenizer", "pretrain_bert": "BertWordPieceLowerCase", "pretrain_t5": "BertWordPieceLowerCase"}
 """begin of a program -> --tokenizer-type, if not given (its ``args_defaults``)"""
@@ -54,6 +60,12 @@ def _read_rows(draft: ImportDraft, source: Source, size: Key | None, program: st
     if size is not None and (rows := draft.whole(size, 1)) is not None:
         draft.write(path, rows, size)
         draft.harmless(tokenizer, "--vocab-size says how many rows there are")
+        return
+    sized = next(((key, match[1]) for key in source.all(*PATHS) if (match := _SIZED.search(key.text)) is not None), None)
+    if sized is not None:
+        draft.write(path, int(sized[1]), sized[0], note="the number in its name")
+        draft.remark(f"the rows are the number in the name of {sized[0].quoted(draft.file)}", path)
+        draft.harmless(tokenizer, f"{sized[0].written} says how many rows there are")
         return
     for name in TOKENIZERS:
         key = source.get(name)
