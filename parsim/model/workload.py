@@ -91,9 +91,9 @@ class Workload:
     """tokens of each document packed into a sample, whose queries meet the keys of their own document only (cumulative lengths of
     FlashAttention's varlen kernels, Transformer Engine's thd); 0 = a sample is one"""
     context_method: str = "ring"
+    """how keys and values reach the queries of other ranks: ring | all-gather | ulysses"""
     torch_context: bool = False
     """ring and all-gather are PyTorch's `context_parallel`"""
-    """how keys and values reach the queries of other ranks: ring | all-gather | ulysses"""
 
     @property
     def expert_width(self) -> int:
