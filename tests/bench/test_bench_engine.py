@@ -1,12 +1,13 @@
 """What a step costs to simulate: microseconds per op, flow and event.
 
-Run with ``pytest -m benchmark tests/bench``. Seconds are printed, not asserted: what is asserted are counts (ops, events)
-and a ratio to a bare SimPy timeout measured in the same process, which hold on a busy machine too.
+Run with ``pytest -m benchmark tests/bench``. Seconds are printed, also as multiples of a bare SimPy timeout in the same process (aim: 4 per
+event); what is asserted are counts (ops, events).
 """
 
 from __future__ import annotations
 
 import sys
+from operator import itemgetter
 from time import process_time
 
 import pytest
@@ -14,6 +15,8 @@ import simpy
 
 from parsim.hardware.flows import CollectiveCost, Flow
 from parsim.program.program import Collective, Effect, Lane, Program, Tensor
+from parsim.report.critical_path import critical_path
+from parsim.report.timeline import Timeline, breakdown
 from parsim.simulation.engine import Engine, collector_paused
 from parsim.simulation.ledger import Ledger
 from parsim.simulation.network import Network
@@ -99,21 +102,17 @@ def timeout_cost(count=100_000):
     ("stages", "micro_batches", "layers", "collectives", "ops"),
     [(8, 64, 96, False, 50_048), (8, 64, 96, True, 50_048), (64, 512, 128, False, 588_800), (64, 512, 128, True, 588_800)],
 )
-def test_engine(benchmark, tell, stages, micro_batches, layers, collectives, ops):
+def test_engine(tell, stages, micro_batches, layers, collectives, ops):
     begin = process_time()
     with collector_paused():
         program = pipeline(stages, micro_batches, layers, collectives=collectives)
     build = process_time() - begin
     assert len(program.ops) == ops
     spent = []
-
-    def run():
+    for _ in range(3 if ops < 100_000 else 1):
         begin = process_time()
         trace = Engine(program, Nodes()).run()
         spent.append(process_time() - begin)
-        return trace
-
-    trace = benchmark.pedantic(run, rounds=3 if ops < 100_000 else 1)
     floor = timeout_cost()
     tell(
         f"{ops} ops{' with collectives' if collectives else ''}: build {build / ops * 1e6:.2f} us/op, "
@@ -122,14 +121,13 @@ def test_engine(benchmark, tell, stages, micro_batches, layers, collectives, ops
     )
     if not collectives:
         assert trace.events == ops
-        assert min(spent) / ops <= 4 * floor
     else:
         # every op, and at most a wake-up and a re-armed one for each collective
         assert trace.events <= 2 * ops
 
 
 @pytest.mark.parametrize("flows", [1, 10, 100, 1000])
-def test_flows_on_one_link(benchmark, tell, flows):
+def test_flows_on_one_link(tell, flows):
     total = 20_000
 
     def run():
@@ -149,30 +147,38 @@ def test_flows_on_one_link(benchmark, tell, flows):
         env.run()
         return network, (process_time() - begin) / total * 1e6
 
-    network, spent = benchmark.pedantic(run, rounds=3)
+    network, spent = min((run() for _ in range(3)), key=itemgetter(1))
     tell(f"{flows} flows on one link: {spent:.1f} us per flow, {network.events} events")
     assert network.use()[0].bytes == pytest.approx(total * 1e6, rel=0.1)
     assert network.events <= 4 * total
 
 
-def test_ledger_of_64_ranks(benchmark, tell):
+def test_ledger_of_64_ranks(tell):
     with collector_paused():
         program = pipeline(64, 512, 128, collectives=False)
         trace = Engine(program, Nodes()).run()
-
-    def run():
-        begin = process_time()
-        ledger = Ledger(program, trace)
-        events = sum(len(ledger.measure(rank).level) for rank in ledger.ranks)
-        return events, process_time() - begin
-
-    events, spent = benchmark.pedantic(run, rounds=1)
+    begin = process_time()
+    ledger = Ledger(program, trace)
+    events = sum(len(ledger.measure(rank).level) for rank in ledger.ranks)
+    spent = process_time() - begin
     tell(f"ledger: {events} events of 64 ranks, {spent / events * 1e6:.2f} us per event")
     assert events == 64 * 512 * 2 * 4 * 3
 
 
+def test_index_of_a_trace(tell):
+    trace = Engine(pipeline(8, 512, 96, collectives=False), Nodes()).run()
+    begin = process_time()
+    timeline = Timeline(trace)
+    for rank in timeline.ranks:
+        breakdown(timeline, rank)
+    path = critical_path(timeline)
+    spent = process_time() - begin
+    tell(f"timeline, breakdown of 8 ranks and critical path: {spent / len(timeline.end) * 1e6:.2f} us per op")
+    assert timeline.end[path.ops].max() == timeline.makespan
+
+
 @pytest.mark.parametrize("mode", ["segments", "expandable"])
-def test_allocator(benchmark, tell, mode):
+def test_allocator(tell, mode):
     program = pipeline(8, 512, 96, collectives=False)
     ledger = Ledger(program, Engine(program, Nodes()).run(), ranks=[0])
 
@@ -181,6 +187,6 @@ def test_allocator(benchmark, tell, mode):
         memory = ledger.measure(0, allocator=mode)
         return memory, process_time() - begin
 
-    memory, spent = benchmark.pedantic(run, rounds=3)
+    memory, spent = min((run() for _ in range(3)), key=itemgetter(1))
     tell(f"{mode}: {len(memory.level)} events, {spent / len(memory.level) * 1e6:.2f} us per event")
     assert memory.replay.whole

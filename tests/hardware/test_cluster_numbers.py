@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import tracemalloc
 from collections import Counter
 from itertools import pairwise
@@ -11,6 +10,7 @@ import pytest
 from hardware_graphs import build, leaf_spine, nodes_on_rails, shipped, wire
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from work import calls
 
 from parsim.errors import TopologyError
 from parsim.hardware.collectives import collective_cost
@@ -179,24 +179,19 @@ def test_placement():
 
 def test_sixteen_thousand_gpus_are_cheap():
     shipped("hgx-h100", nodes=2).route(0, 9)  # imports
+    assert calls(lambda: shipped("hgx-h100", nodes=2048)) == calls(lambda: shipped("hgx-h100", nodes=2))
     tracemalloc.start()
-    before = time.process_time()
     cluster = shipped("hgx-h100", nodes=2048)
-    assert time.process_time() - before < 0.3
-    assert tracemalloc.get_traced_memory()[1] < 100e6
+    assert tracemalloc.get_traced_memory()[1] < 1e6
     tracemalloc.stop()
     assert cluster.gpus == 16384
     assert cluster.link(cluster.link_count - 1).name.startswith("spine->rail7")
 
 
-def test_a_group_of_two_thousand_is_priced_quickly():
-    cluster = shipped("hgx-h100", nodes=2048)
-    best = 1.0
-    for rail in range(4):
-        before = time.process_time()
-        cost = collective_cost(cluster, tuple(range(rail, 16384, 8)), "all_gather", 1 << 30)
-        best = min(best, time.process_time() - before)
-    assert best < 0.04  # 13 ms on an idle core; the bound is for busy ones
+def test_a_group_of_two_thousand_is_priced_in_work_that_grows_with_its_ranks():
+    cluster, group = shipped("hgx-h100", nodes=2048), tuple(range(0, 16384, 8))
+    assert calls(lambda: collective_cost(cluster, group, "all_gather", 1 << 30)) < 80 * len(group)
+    cost = collective_cost(cluster, group, "all_gather", 1 << 30)
     assert cost.time == pytest.approx(cost.latency + 2047 / 2048 * 2**30 / 48e9)
 
 

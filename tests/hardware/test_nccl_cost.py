@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import time
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
 from hardware_graphs import build, leaf_spine, nodes_on_rails, shipped, switched, two_sockets, wire
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from work import calls
 
 from parsim.errors import TopologyError
 from parsim.hardware.nccl.cost import collective_cost, collective_estimate, group_of, lanes_of
@@ -515,13 +515,10 @@ def test_a_ring_moves_what_it_must(question, size):
     assert sum(flow.volume for flow in cost.flows) == pytest.approx((n - 1) / n * size)
 
 
-def test_a_known_group_of_1024_ranks_is_quick():
+def test_a_known_group_of_1024_ranks_is_not_looked_at_rank_by_rank_again():
     cluster = cluster_of("hgx-h100", 128)
     group = tuple(range(1024))
     for kind in ("all_reduce", "all_gather", "reduce_scatter", "broadcast"):
         collective_cost(cluster, group, kind, GIB)
         collective_cost(cluster, group, kind, MIB)
-        begin = time.perf_counter()
-        for _ in range(5):
-            collective_cost(cluster, group, kind, GIB)
-        assert (time.perf_counter() - begin) / 5 < 5e-3
+        assert calls(partial(collective_cost, cluster, group, kind, GIB)) < len(group)

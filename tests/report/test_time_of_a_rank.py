@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from time import process_time
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from work import calls
 
 from parsim.program.program import Lane, Program
 from parsim.report.critical_path import binding, critical_path
@@ -299,17 +299,17 @@ def test_an_empty_trace_has_no_time(run):
     assert len(critical_path(timeline)) == 0
 
 
-def test_a_large_program_is_indexed_in_a_second(run_program):
+def test_a_program_is_indexed_in_fewer_calls_than_it_has_ops(run_program):
     rng = random.Random(0)
     program = Program()
     lanes = [(Lane(rank, "compute"),) for rank in range(16)]
-    for index in range(200_000):
+    for index in range(20_000):
         program.add("F", "compute", lanes[index % 16], duration=rng.choice((0.5, 1.0, 1.7)))
     trace = run_program(program)
-    begin = process_time()
-    timeline = Timeline(trace)
-    table = rows(timeline)
-    critical_path(timeline)
-    spent = process_time() - begin
-    assert len(table) == 16
-    assert spent < 1.0  # 0.2 s; waiting for busy neighbours does not count, sharing a core with them does
+
+    def index():
+        timeline = Timeline(trace)
+        assert len(rows(timeline)) == 16
+        critical_path(timeline)
+
+    assert calls(index) < len(program.ops)
