@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jobs import job
+from small_llama import tree
 
 from parsim import load, simulate
 from parsim.errors import ParsimError
@@ -24,7 +25,6 @@ from parsim.scenario.build import build
 from parsim.scenario.precision import PRESETS
 from parsim.study.search.cost_cache import CostCache
 
-SMALL = {"base": "llama-3-8b", "layers": 2, "hidden": 256, "heads": 8, "kv_heads": 4, "mlp": 512, "vocabulary": 1024}
 SHAPES = [(256, 256), (128, 256), (128, 256), (256, 256), (512, 256), (512, 256), (256, 512)]
 """matrices of one of its layers; the rest are two tables of 1024 x 256 and 5 norms of 256"""
 JOINED = [(512, 256), (256, 256), (1024, 256), (256, 512)]
@@ -32,22 +32,6 @@ JOINED = [(512, 256), (256, 256), (1024, 256), (256, 512)]
 REST = 2 * 1024 * 256 + 5 * 256
 AMP, MIXED = PRESETS["amp-bf16"], PRESETS["bf16-fp32grad"]
 MEGATRON = {"profile": "megatron-core"}
-
-
-def tree(strategy, optimizer, model=None, software=None, **parallel):
-    return {
-        "model": SMALL if model is None else model,
-        "cluster": {"topology": "hgx-h100"},
-        "training": {
-            "sequence_length": 128,
-            "micro_batch": 1,
-            "gradient_accumulation": 1,
-            "precision": "amp-bf16" if strategy != "zero1" else "bf16-fp32grad",
-            "optimizer": optimizer,
-        },
-        "parallel": {"data": {"strategy": strategy}, **parallel},
-        **({"software": {"profile": software}} if software else {}),
-    }
 
 
 def small():

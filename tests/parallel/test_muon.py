@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jobs import job
+from small_llama import tree
 
 from parsim import load, simulate
 from parsim.errors import ParsimError
@@ -35,24 +36,7 @@ from parsim.study.search.cost_cache import CostCache
 
 MUON, SPLIT, PADDED = Optimizer("muon"), Optimizer("muon", split_gate_up=True), Optimizer("muon", padded_parts=True)
 MEGATRON = {"profile": "megatron-core"}
-SMALL = {"base": "llama-3-8b", "layers": 4, "hidden": 256, "heads": 8, "kv_heads": 4, "mlp": 512, "vocabulary": 1024}
 MIXTURE = {"base": "mixtral-8x7b", "layers": 2, "hidden": 256, "heads": 8, "kv_heads": 4, "mlp": 512, "vocabulary": 1024}
-
-
-def tree(strategy, optimizer="muon", model=None, software=None, **parallel):
-    return {
-        "model": SMALL if model is None else model,
-        "cluster": {"topology": "hgx-h100"},
-        "training": {
-            "sequence_length": 128,
-            "micro_batch": 1,
-            "gradient_accumulation": 1,
-            "precision": "bf16-fp32grad",
-            "optimizer": optimizer,
-        },
-        "parallel": {"data": {"strategy": strategy}, **parallel},
-        **({"software": {"profile": software}} if software else {}),
-    }
 
 
 def matrices_of(model, optimizer=MUON, layout=None, **sizes):
