@@ -48,9 +48,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 @pytest.fixture
-def full_disk() -> Callable[[int], AbstractContextManager[None]]:
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], AbstractContextManager[None]]:
     """``with full_disk(1000):`` no file grows beyond so many bytes meanwhile, as on a disk that is full."""
     resource = pytest.importorskip("resource")
+    # Python 3.11 keeps what it could write of a compiled module, and no later process can import it
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
 
     @contextmanager
     def limited(size: int) -> Iterator[None]:
