@@ -6,6 +6,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,16 @@ GIVEN: dict[str, dict[str, Any]] = {
 
 
 def taken(sample: str, **more: Any) -> ImportedScenario:
+    """An import of a sample; without `more` it is made once, so look at it and change nothing."""
+    return _taken(sample) if not more else _imported(sample, more)
+
+
+@cache
+def _taken(sample: str) -> ImportedScenario:
+    return _imported(sample, {})
+
+
+def _imported(sample: str, more: Mapping[str, Any]) -> ImportedScenario:
     path = DATA / sample
     return import_config(path.read_text(encoding="utf-8"), str(path), Given(path.stem, **{**GIVEN[sample], **more}))
 
