@@ -13,7 +13,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, lru_cache
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -187,7 +187,7 @@ def confidence(built: Built) -> dict[str, Any]:
     """The fields of `parsim.report.estimate.Confidence` for a scenario; without a band where the times of its stages are given."""
     wanted = features(built)
     given = built.model.facts.get("family") == "stages"
-    answer = {} if given else confidence_of(wanted, known_runs())
+    answer = {} if given else dict(_among_known_runs(wanted))
     if answer and built.model.facts.get("mixer"):
         answer |= {"status": "unvalidated", "basis": f"no published run has linear attention; {answer['basis']}"}
     if answer and built.model.facts.get("chosen_keys"):
@@ -200,6 +200,12 @@ def confidence(built: Built) -> dict[str, Any]:
     if answer and built.training.finetune is not None and built.training.finetune.base == "int8":
         answer |= {"status": "unvalidated", "basis": f"no published run has frozen weights in int8; {answer['basis']}"}
     return {**answer, "features": asdict(wanted)}
+
+
+@lru_cache(maxsize=1024)
+def _among_known_runs(wanted: Features) -> Mapping[str, Any]:
+    """NOTE: some 1,500 distances take as long as simulating a small step, and what is varied in a study mostly keeps the features."""
+    return confidence_of(wanted, known_runs())
 
 
 def confidence_of(wanted: Features, runs: Sequence[KnownRun]) -> dict[str, Any]:
