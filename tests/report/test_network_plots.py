@@ -38,7 +38,14 @@ def overlapping(extents):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", names("topologies"))
+MACHINES = (
+    "4x-p100-pcie", "4x-v100-sxm2", "8x-l40s-pcie", "8x-rtx-5090-pcie", "aws-g5", "aws-p5", "dgx-1-v100", "dgx-2", "dgx-a100-80gb",
+    "gb200-nvl72", "gcp-a3-mega", "hgx-b300", "hgx-h100", "mi300x-8", "single-a100", "workstation-2x-rtx-3090",
+)  # fmt: skip
+"""one of each form; the others differ in names and rates"""
+
+
+@pytest.mark.parametrize("name", [pytest.param(one, marks=[] if one in MACHINES else pytest.mark.slow) for one in names("topologies")])
 def test_boxes_of_a_machine_do_not_overlap(name):
     machine = machines(name).machine(0)
     figure = topology_figure(machines(name))
