@@ -92,10 +92,10 @@ def test_draws_that_change_nothing_leave_the_step_as_it_is(name: str, by_events:
 
 @pytest.mark.parametrize("name", [pytest.param(one, marks=[] if one == "pipedream-2bw" else pytest.mark.slow) for one in cases({})])
 def test_the_same_seed_gives_the_same_bytes_from_any_number_of_workers(name: str) -> None:
-    scenario = load(cases(ALL | {"runs": 6})[name])
-    one, four = (simulate_runs(scenario, workers=count).document() for count in (1, 4))
-    one["simulation"].pop("wall_s"), four["simulation"].pop("wall_s")
-    assert one == four
+    scenario = load(cases(ALL | {"runs": 5})[name])
+    one, two = (simulate_runs(scenario, workers=count).document() for count in (1, 2))
+    one["simulation"].pop("wall_s"), two["simulation"].pop("wall_s")
+    assert one == two
     assert one["variability"]["step_time_s"]["mean"] > one["step_time_s"]
 
 

@@ -62,9 +62,9 @@ def test_the_mean_over_clusters_is_the_closed_form(queue_pairs: int, mean: float
 
 
 def test_hashes_are_clusters_and_the_same_from_any_number_of_workers() -> None:
-    scenario = load(job(runs=8, jitter=0.01))
-    one, four = (json.dumps(simulate_runs(scenario, workers=count).document()["variability"]) for count in (1, 4))
-    assert one == four
+    scenario = load(job(runs=5, jitter=0.01))
+    one, two = (json.dumps(simulate_runs(scenario, workers=count).document()["variability"]) for count in (1, 2))
+    assert one == two
     varied = json.loads(one)
     assert (varied["over"], varied["steps"]["over"]) == ("clusters", "steps")
     assert {row["cause"] for row in varied["by_cause"]} == {"hashing", "kernel", "collective"}

@@ -6,6 +6,8 @@ inputs, gradients and one cuBLAS workspace per thread (PyTorch CUDA notes), in b
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -202,10 +204,17 @@ def describe(case):
     return ", ".join(words) or "default"
 
 
+@cache
+def shallow():
+    """GPT-2 with half of its equal layers."""
+    return build_model({"base": "gpt2", "layers": 6}, name="shallow", base_lookup=tree)
+
+
 @pytest.mark.parametrize("case", GRID, ids=describe)
 def test_memory_returns_to_what_it_was(case):
-    recipe = {"model": "gpt2", "micro_batches": 2, "dropout": 0.1, "wires": WIRES} | case
-    if not recipe["model"].startswith("resnet"):
+    model = "gpt2" if "pipeline" in case else shallow()  # stages of three chunks need all twelve layers
+    recipe = {"model": model, "micro_batches": 2, "dropout": 0.1, "wires": WIRES} | case
+    if not str(case.get("model", "")).startswith("resnet"):
         recipe = {"sequence_length": 128} | recipe
     assert_balanced(job(**recipe))
 
