@@ -40,6 +40,7 @@ def test_bought_machines_cost_less_than_half_of_the_rent() -> None:
     assert document["cost"]["per_gpu_hour"] == pytest.approx(0.72, abs=0.005)
 
 
+@pytest.mark.slow
 def test_deepseek_v3() -> None:
     """DeepSeek-AI 2024, arXiv 2412.19437, table 1 and section 4.2: 2.664 M GPU-hours for 14.8e12 tokens, 15,360 sequences a step.
 

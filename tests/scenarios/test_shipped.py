@@ -28,7 +28,8 @@ DIGITS = 9
 SLOW = (
     "gpt3-175b-1024x-a100", "gpt3-530b-280x-a100", "gpt3-1t-512x-a100", "deepseek-v3-2048x-h800", "deepseek-v3-2048x-h800+mixture",
     "deepseek-v3-2048x-h800+dualpipe",
-    "kimi-k2-1024x-h800", "qwen3-235b-256x-h100", "llama-4-scout-64x-h100", "mixtral-8x22b-128x-h100+unfolded",
+    "kimi-k2-1024x-h800", "gpt2-ddp-typical-variability", "llama-3-405b-16384x-h100",
+    "qwen3-235b-256x-h100", "llama-4-scout-64x-h100", "mixtral-8x22b-128x-h100+unfolded",
 )  # fmt: skip
 """several seconds each"""
 TWICE = (
