@@ -65,17 +65,22 @@ def test_every_stage_of_gpipe_costs_the_same() -> None:
     assert [place.rank for place in slow.places] == [0, 1, 2, 3]
 
 
+ALIKE = {
+    "ddp": ("gpt2-ddp-4x-a100",),
+    "zero3": ("llama-7b-zero3-8x-a100", "cluster.gpus=4"),
+    "tensor": ("gpt3-22b-8x-a100",),
+}
+"""jobs with ranks that are folded"""
+STAGES = {"pipeline": ("gpt2-xl-gpipe-4x-v100",), "without a flush": ("pipeline-unit-pipedream",)}
+
+
 @pytest.mark.parametrize(
-    "job",
+    ("job", "unfolded"),
     [
-        pytest.param(("gpt2-ddp-4x-a100",), id="ddp"),
-        pytest.param(("gpt2-xl-gpipe-4x-v100",), id="pipeline"),
-        pytest.param(("pipeline-unit-pipedream",), id="without a flush"),
-        pytest.param(("llama-7b-zero3-8x-a100", "cluster.gpus=4"), id="zero3"),
-        pytest.param(("gpt3-22b-8x-a100",), id="tensor"),
+        *(pytest.param(job, False, id=name) for name, job in (ALIKE | STAGES).items()),
+        *(pytest.param(job, True, id=f"{name}, unfolded") for name, job in ALIKE.items()),
     ],
 )
-@pytest.mark.parametrize("unfolded", [False, True])
 def test_it_is_a_rank_that_is_known_to_be_slow(job: tuple[str, ...], *, unfolded: bool) -> None:
     slow = asked(*job, speed=0.7, unfolded=unfolded)
     for place in slow.places:
