@@ -514,7 +514,7 @@ def test_bad_input(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) 
     before = sorted(folder.iterdir())
     began = time.process_time()
     assert execute(["run", "s.yaml", "--json", *bad.arguments]) == 2
-    assert time.process_time() - began < 20
+    assert time.process_time() - began < 60  # 3 s for an alias bomb: what is exponential takes hours
     out, err = capsys.readouterr()
     errors = json.loads(out)["errors"]
     assert sorted(folder.iterdir()) == before, "nothing is written"
