@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from parsim.model.model import Block, Model, Operator, Parameter
@@ -10,29 +9,28 @@ from parsim.model.model import Block, Model, Operator, Parameter
 
 def parameter_count(model: Model) -> int:
     """Parameters of the model as published, without vocabulary padding (PyTorch's ``sum(p.numel() for p in parameters())``)."""
-    return sum(times * _block_count(model, block, padded=False) for block, times in _blocks(model))
+    return sum(_block_count(model, block, padded=False) for block in model.blocks)
 
 
 def padded_parameter_count(model: Model) -> int:
     """Parameters as built: with the rows that vocabulary padding adds."""
-    return sum(times * _block_count(model, block, padded=True) for block, times in _blocks(model))
+    return sum(_block_count(model, block, padded=True) for block in model.blocks)
 
 
 def trainable_parameter_count(model: Model) -> int:
     """Parameters that get gradients, without vocabulary padding."""
     total = 0
-    for block, times in _blocks(model):
+    for block in model.blocks:
         for operator in block.operators:
-            total += times * sum(_counted_size(model, operator, p, padded=False) for p in _counted(operator) if p.trainable)
+            total += sum(_counted_size(model, operator, p, padded=False) for p in _counted(operator) if p.trainable)
     return total
 
 
 def active_parameter_count(model: Model) -> int:
     """Parameters that take part in one token's forward pass: of the experts only those a token visits."""
     total = 0
-    counts = {id(block): _block_count(model, block, padded=False) for block, _ in _blocks(model)}
     for index, block in enumerate(model.blocks):
-        count = counts[id(block)]
+        count = _block_count(model, block, padded=False)
         total += round(count * model.active_fraction_blocks.get(index, 1.0))
     return total
 
@@ -40,24 +38,18 @@ def active_parameter_count(model: Model) -> int:
 def layer_parameter_count(model: Model) -> int:
     """Parameters outside embedding, head and positions, final norm included (Kaplan et al. 2001.08361's N)."""
     total = 0
-    for block, times in _blocks(model):
+    for block in model.blocks:
         if block.kind == "embedding":
             continue
         for operator in block.operators:
             if block.kind != "head" or operator.split != "vocab":
-                total += times * sum(p.count for p in _counted(operator))
+                total += sum(p.count for p in _counted(operator))
     return total
 
 
 def operator_parameter_count(model: Model, operator: Operator) -> int:
     """Parameters of one operator, without vocabulary padding."""
     return sum(_counted_size(model, operator, p, padded=False) for p in _counted(operator))
-
-
-def _blocks(model: Model) -> list[tuple[Block, int]]:
-    """Every block and how often the model has it: equal layers are one object, which is looked at once."""
-    often = Counter(map(id, model.blocks))
-    return [(block, often[id(block)]) for block in {id(block): block for block in model.blocks}.values()]
 
 
 def _block_count(model: Model, block: Block, *, padded: bool) -> int:
