@@ -26,8 +26,12 @@ def fit_machines(draft: ImportDraft) -> None:
     samples = batch if isinstance(batch, int) and isinstance(micro, int) and batch % micro == 0 else None
     if draft.given.nodes is not None or copy < 1:
         return
+    product = " x ".join(f"{axis} {size}" for axis, size in zip(MODEL_AXES, sizes, strict=True) if size > 1)
+    if copy > (machine_size(draft) or USUAL_MACHINE) and not {"cluster.gpus", "cluster.nodes"} & set(draft.lines):
+        draft.fill("cluster.nodes", f"machines (--nodes): {product} = {copy} GPUs hold the model once")
+        draft.causes["cluster.nodes"] = "cluster.topology"
+        return
     if isinstance(gpus, int):
-        product = " x ".join(f"{axis} {size}" for axis, size in zip(MODEL_AXES, sizes, strict=True) if size > 1)
         if gpus < copy:
             _smallest(draft, copy, f"{product} = {copy} GPUs hold the model once")
         elif gpus % copy:
@@ -35,12 +39,14 @@ def fit_machines(draft: ImportDraft) -> None:
         elif samples is not None and samples // micro % (gpus // copy):
             copies = f"{gpus} GPUs{f' / ({product})' if product else ''} = {gpus // copy} copies of the model"
             _open(draft, f"a batch of {batch} cannot be split into micro-batches of {micro} on {copies}")
-    elif samples is not None and not {"cluster.gpus", "cluster.nodes"} & set(draft.lines) and draft.tool not in BATCH_ALONE:
+    elif (
+        samples is not None and "cluster.gpus" not in draft.lines and draft.value("cluster.nodes") is None and draft.tool not in BATCH_ALONE
+    ):
         most = samples // micro * copy
         if most < (machine_size(draft) or USUAL_MACHINE):
-            draft.write(
-                "cluster.gpus", most, note=f"no more fit: {batch} samples / {micro} of a micro-batch x {copy} of a copy of the model"
-            )
+            machines = draft.lines.pop("cluster.nodes", None)  # left to the reader: one holds them
+            note = f"no more fit: {batch} samples / {micro} of a micro-batch x {copy} of a copy of the model"
+            draft.write("cluster.gpus", most, *(machines.keys if machines is not None else ()), note=note)
 
 
 def _smallest(draft: ImportDraft, copy: int, why: str) -> None:
