@@ -99,7 +99,7 @@ def _ranks(draft: ImportDraft, source: Source) -> Count | None:
     there is no answer with them.
     """
     known = _of_batch(draft, source)
-    if known is None:
+    if known is None or any(key.name.startswith(("tensor_parallel.", "pipeline", "sequence_parallel")) for key in source.keys):
         return None
     total, said, (whole, rest) = known
     product = " x ".join(f"{key.name}: {key.value}" for key in said)
@@ -118,9 +118,8 @@ _BATCH = ("training.global_batch", "training.micro_batch", "training.gradient_ac
 def _of_batch(draft: ImportDraft, source: Source) -> tuple[Key, list[Key], tuple[int, int]] | None:
     """The key of the batch, those of its factors that are given as numbers, and the batch divided by them; None where it says nothing."""
     total, *parts = (source.of(path) for path in _BATCH)
-    shared = any(key.name.startswith(("tensor_parallel.", "pipeline", "sequence_parallel")) for key in source.keys)
     given = draft.given.micro_batch or draft.given.gradient_accumulation
-    if shared or given or total is None or not is_digits(str(total.value)) or not int(str(total.value)):
+    if given or total is None or not is_digits(str(total.value)) or not int(str(total.value)):
         return None
     said = [key for key in parts if key is not None and is_digits(str(key.value)) and int(str(key.value))]
     return total, said, divmod(int(str(total.value)), prod(int(str(key.value)) for key in said))

@@ -38,7 +38,8 @@ def fit_machines(draft: ImportDraft) -> None:
             _open(draft, f"{product} = {copy} GPUs hold the model once, and {gpus} are counted")
         elif samples is not None and samples // micro % (gpus // copy):
             copies = f"{gpus} GPUs{f' / ({product})' if product else ''} = {gpus // copy} copies of the model"
-            _open(draft, f"a batch of {batch} cannot be split into micro-batches of {micro} on {copies}")
+            problem = f"a batch of {batch} cannot be split into micro-batches of {micro} on {copies}"
+            _open(draft, problem, samples // micro * copy)
     elif (
         samples is not None and "cluster.gpus" not in draft.lines and draft.value("cluster.nodes") is None and draft.tool not in BATCH_ALONE
     ):
@@ -58,9 +59,15 @@ def _smallest(draft: ImportDraft, copy: int, why: str) -> None:
     draft.remark(f"{total.note}: the smallest job that holds it is taken", "cluster.gpus", "say how many machines there are: --nodes N")
 
 
-def _open(draft: ImportDraft, problem: str) -> None:
+def _open(draft: ImportDraft, problem: str, most: int | None = None) -> None:
+    """Ask for the machines; where the batch has no work for the GPUs of one (`most` of them), for how many of those are used."""
     counted = draft.lines.pop("cluster.gpus").keys
     nodes = draft.lines.get("cluster.nodes")
     keys = dict.fromkeys([*counted, *(nodes.keys if nodes is not None else ())])
-    draft.fill("cluster.nodes", f"machines (--nodes): {problem}", *keys)
-    draft.causes["cluster.nodes"] = "cluster.topology"
+    if most is not None and most < (machine_size(draft) or USUAL_MACHINE):
+        draft.lines.pop("cluster.nodes", None)
+        path, words = "cluster.gpus", f"GPUs, at most {most}"
+    else:
+        path, words = "cluster.nodes", "machines (--nodes)"
+    draft.fill(path, f"{words}: {problem}", *keys)
+    draft.causes[path] = "cluster.topology"

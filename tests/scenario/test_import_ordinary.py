@@ -48,8 +48,10 @@ def test_too_few_gpus_for_one_copy_are_replaced_by_the_fewest_that_hold_it(optio
 
 def test_gpus_that_do_not_share_the_batch_are_asked_for() -> None:
     found = read(script("--micro-batch-size 4 --global-batch-size 8"))
-    assert found.to_fill == ("cluster.nodes",)
-    assert "a batch of 8 cannot be split into micro-batches of 4 on 8 GPUs = 8 copies of the model" in found.yaml
+    assert found.to_fill == ("cluster.gpus",)
+    assert "GPUs, at most 2: a batch of 8 cannot be split into micro-batches of 4 on 8 GPUs = 8 copies of the model" in found.yaml
+    many = read(script("--micro-batch-size 1 --global-batch-size 24", launch="torchrun --nnodes 2 --nproc_per_node 8"))
+    assert many.to_fill == ("cluster.nodes",)
     said = read(script("--micro-batch-size 4 --global-batch-size 8"), nodes=1)
     assert (said.to_fill, at(said, "cluster.gpus")) == ((), 8)
 
@@ -101,8 +103,12 @@ def test_a_task_of_megatron_is_a_classifier_or_no_training() -> None:
     for task in ("LAMBADA", "WIKITEXT103", "MSDP-PROMPT"):
         with pytest.raises(ScenarioError, match="this task does not train"):
             read(script(f"--task {task} --micro-batch-size 8", program="tasks/main.py"))
-    with pytest.raises(ScenarioError, match="a choice of four texts"):
-        read(script("--task RACE --micro-batch-size 8", program="tasks/main.py"))
+    race = read(script("--task RACE --micro-batch-size 8 --tokenizer-type BertWordPieceLowerCase", program="tasks/main.py"))
+    assert (at(race, "model.labels"), at(race, "training.micro_batch")) == (1, 8 * 4)
+    assert "8 x 4 texts of a question" in race.yaml
+    for steps in ("--train-iters 0", "--train-samples 0"):
+        with pytest.raises(ScenarioError, match="without a step the program does not train"):
+            read(script(f"--micro-batch-size 8 {steps}"))
     with pytest.raises(ScenarioError, match="trains a vision model, which is not supported yet"):
         read(script("--task classify --micro-batch-size 8", program="tasks/vision/main.py"))
 
