@@ -55,7 +55,7 @@ def counted(draft: ImportDraft, key: Key | None, *, replaced: bool = False) -> C
         option = "--nodes" if key.name in ("nodes", "nnodes", "num_nodes") else "--on"
         draft.unmodelled(key, f"it stands for a number: {option} says it")
         return None
-    if str(key.value) in ("auto", "gpu"):
+    if str(key.value) in ("auto", "gpu", "-1"):
         draft.harmless(key, "as many as the machine has")
         return None
     value = draft.whole(key, 1)

@@ -273,6 +273,13 @@ model:
 """
 
 
+@pytest.mark.parametrize(("said", "gpus"), [("gpus: 2", 2), ("devices: 2", 2), ("gpus: -1", None), ("devices: -1", None)])
+def test_nemo_counts_gpus_by_the_words_of_two_lightnings(said: str, gpus: int | None) -> None:
+    found = read(NEMO.replace("devices: 8", said), "nemo.yaml")
+    assert at(found, "cluster.gpus") == gpus
+    assert not [fate.key.name for fate in found.fates if fate.kind == "unknown"]
+
+
 def test_nemo_calculates_and_leaves_paths_open() -> None:
     found = read(NEMO, "nemo.yaml")
     assert not found.to_fill
