@@ -210,7 +210,7 @@ LEAVES: dict[str, Leaf] = {
     "training.finetune.quantise_head": leaf(True, training__finetune={"method": "qlora"}),
     "training.finetune.freeze": leaf(["embedding"], ["attention", "norms"], same={"backbone": None}, training__finetune=FREEZE),
     "training.finetune.freeze.layers": leaf(0, 1, 2, training__finetune={"method": "freeze", "freeze": {"layers": 3}}),
-    "training.finetune.freeze.spread": leaf(1, 2, 3, training__finetune={"method": "freeze", "freeze": {"spread": 6}}),
+    "training.finetune.freeze.spread": leaf(1, 4, training__finetune={"method": "freeze", "freeze": {"spread": 2}}),
     "training.finetune.base_sharded": leaf(
         False, same={"auto": None, True: None}, training__finetune=LORA, parallel__data__strategy="fsdp"
     ),
