@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 from math import prod
-from pathlib import Path
 from typing import Any
 
 from parsim.interop import deepspeed, deepspeed_zero
 from parsim.interop.accelerate_megatron import write_megatron, write_megatron_precision
+from parsim.interop.deepspeed_named import deepspeed_of as named_file
 from parsim.interop.export_draft import (
     ExportDraft,
     Exported,
@@ -31,7 +31,6 @@ from parsim.interop.import_sections import (
     Sizes,
     ask_for_arguments,
     counted,
-    neighbour,
     write_accumulation,
     write_cluster,
     write_micro_batch,
@@ -112,13 +111,8 @@ def deepspeed_of(draft: ImportDraft, source: Source, half: str = "") -> Source |
     key = source.get("deepspeed_config.deepspeed_config_file", "deepspeed_config_file")
     if key is None:
         return None
-    path = neighbour(str(key.value), draft.file)
-    if path is None:
-        mixed = precision_of(source)
-        deepspeed.ask_for_states(draft, key, half or ("" if mixed is None or mixed[0] == "no" else mixed[0]))
-        return None
-    draft.harmless(key, "it is read too")
-    return of_document(files.read(Path(path)), "deepspeed")
+    mixed = precision_of(source)
+    return named_file(draft, key, half or ("" if mixed is None or mixed[0] == "no" else mixed[0]))
 
 
 def write_strategy(

@@ -12,6 +12,7 @@ from math import prod
 from parsim.errors import InputError
 from parsim.interop import deepspeed, deepspeed_zero
 from parsim.interop.accelerate import write_reduction
+from parsim.interop.deepspeed_named import deepspeed_of
 from parsim.interop.fsdp import write_fsdp
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import (
@@ -26,7 +27,6 @@ from parsim.interop.import_sections import (
 from parsim.interop.keys import Key, Source, key_table, of_document
 from parsim.interop.peft import EIGHT_BITS, listed, write_saved, write_targets
 from parsim.interop.recognise import Foreign
-from parsim.interop.trainer import deepspeed_of
 from parsim.interop.training_arguments import write_liger_loss, write_optimizer
 from parsim.scenario import files
 from parsim.scenario.shortforms import box

@@ -92,6 +92,9 @@ def invocation(text: str, file: str, variables: dict[str, str]) -> Invocation:
         launch = [key for part in segments(before) for key in part.keys(_options(list(part.words), file, hints)[0])]
         options, positional = _options(after, file, hints)
         launcher = next((part.name for part in reversed(segments(before)) if part.name in LAUNCHERS), "")
+        visible = _visible(script, text, file, program.line) if launcher in STARTS_ON_VISIBLE else None
+        if visible is not None and ("," not in str(visible.value) or program.text not in SWIFT):  # which splits the model over them
+            launch.append(visible)
         if program.text in SWIFT:
             launch += _started(script, file, program.line)
         more["open"] = tuple(_unread(chosen, after))
@@ -127,6 +130,8 @@ def _candidates(script: Script) -> list[tuple[Command, tuple[list[Field], Field,
     return [(command, parts) for command in script.commands if (parts := _training(command)) is not None]
 
 
+VISIBLE = "cuda_visible_devices"
+"""name of the key that says which devices the processes see"""
 SWIFT = {"swift": ("sft", "pt", "rlhf"), "megatron": ("sft", "pt", "rlhf")}
 """commands of ms-swift that train"""
 _STARTED = {"NPROC_PER_NODE": "nproc_per_node", "NNODES": "nnodes"}
@@ -198,6 +203,23 @@ def _started(script: Script, file: str, line: int) -> list[Key]:
     """What variables say of how many processes there are."""
     known = {name: "".join(run.text for run in script.variables.scalars.get(name, [])) for name in _STARTED}
     return [Key(_STARTED[name], name, value, file, line) for name, value in known.items() if value]
+
+
+STARTS_ON_VISIBLE = ("deepspeed", "ds", "python", "python3", "")
+"""launchers that take the devices which they see, where nothing counts processes; Python starts one, and is alone with one device"""
+_DEVICES = re.compile(r"[0-9]+(?:,[0-9]+)*")
+_BEFORE = re.compile(r"""[^#]*?(?<!\w)CUDA_VISIBLE_DEVICES=["']?([^\s"']*)""")
+
+
+def _visible(script: Script, text: str, file: str, line: int) -> Key | None:
+    """``CUDA_VISIBLE_DEVICES`` as it stands before the program on `line`; a later command can have another one."""
+    value = script.variables.scalars.get("CUDA_VISIBLE_DEVICES", [])
+    devices, at = (plain(value), value[0].line) if value else ("", 0)
+    if at > line:
+        rows = enumerate(text.splitlines()[:line], start=1)
+        devices, at = next(((found[1], row) for row, code in reversed(list(rows)) if (found := _BEFORE.match(code))), ("", 0))
+    devices = devices.replace(" ", "")
+    return Key(VISIBLE, "CUDA_VISIBLE_DEVICES", devices, file, at) if _DEVICES.fullmatch(devices) and 0 < at <= line else None
 
 
 def _training(command: Command) -> tuple[list[Field], Field, list[Field]] | None:

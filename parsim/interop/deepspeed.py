@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 from parsim.interop.deepspeed_zero import AUTO, checkpointing, model_parallel, pipeline, write_states, zero
@@ -27,8 +28,10 @@ from parsim.interop.export_draft import (
 )
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import (
+    USUAL_MACHINE,
     Count,
     ask_for_arguments,
+    machine_size,
     missing_file,
     write_accumulation,
     write_cluster,
@@ -60,6 +63,8 @@ CLIENT = {
     "sgd": "torch.optim.SGD(parameters)",
     "momentum": "torch.optim.SGD(parameters, momentum=0.9)",
     "adam-8bit": "bitsandbytes.optim.AdamW8bit(parameters)",
+    "adam-4bit": "torchao.optim.AdamW4bit(parameters)",
+    "adam-mini": "adam_mini.Adam_mini(named_parameters)",
     "adafactor": "transformers.Adafactor(parameters)",
 }
 """optimizers that are handed to deepspeed.initialize"""
@@ -71,6 +76,7 @@ def read_deepspeed(draft: ImportDraft, document: files.Document) -> None:
     sizes = write_model(draft, None)
     ranks = _ranks(draft, source)
     write_cluster(draft, total=ranks)
+    _ask_for_ranks(draft, source)
     write_sequence_length(draft, None)
     write_batch(draft, source)
     write_precision(draft, source, None)
@@ -89,21 +95,51 @@ def read_deepspeed(draft: ImportDraft, document: files.Document) -> None:
 def _ranks(draft: ImportDraft, source: Source) -> Count | None:
     """How many GPUs the batch is for: train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x ranks.
 
-    One sample is for one rank, whatever else is left out. Ranks that share a model are not counted in it, so there is no answer with them.
+    None where one of the three is left open and several counts of ranks fit. Ranks that share a model are not counted in the batch, so
+    there is no answer with them.
     """
-    paths = [f"training.{name}" for name in ("global_batch", "micro_batch", "gradient_accumulation")]
-    total, *parts = (source.of(path) for path in paths)
-    given = draft.given
-    shared = any(key.name.startswith(("tensor_parallel.", "pipeline", "sequence_parallel")) for key in source.keys)
-    if shared or given.micro_batch or given.gradient_accumulation or total is None or not is_digits(str(total.value)):
+    known = _of_batch(draft, source)
+    if known is None or any(key.name.startswith(("tensor_parallel.", "pipeline", "sequence_parallel")) for key in source.keys):
         return None
-    batch = int(str(total.value))
-    if batch == 1:
-        return Count(1, total, "one sample")
-    sizes = [int(str(key.value)) for key in parts if key is not None and is_digits(str(key.value))]
-    if len(sizes) < len(parts) or 0 in sizes or batch % (each := sizes[0] * sizes[1]):
+    total, said, (whole, rest) = known
+    product = " x ".join(f"{key.name}: {key.value}" for key in said)
+    if rest:
+        text = f"{total.value} is no multiple of {product}: DeepSpeed refuses it on any number of GPUs"
+        draft.errors.append(total.finding(text, "correct one of the lines"))
         return None
-    return Count(batch // each, total, f"{batch} / ({sizes[0]} x {sizes[1]}) ranks")
+    if whole == 1:
+        return Count(1, total, f"{total.value} / ({product}) = one rank" if said else "one sample")
+    return Count(whole, total, f"{total.value} / ({product}) ranks") if len(said) == len(_BATCH) - 1 else None
+
+
+_BATCH = ("training.global_batch", "training.micro_batch", "training.gradient_accumulation")
+
+
+def _of_batch(draft: ImportDraft, source: Source) -> tuple[Key, list[Key], tuple[int, int]] | None:
+    """The key of the batch, those of its factors that are given as numbers, and the batch divided by them; None where it says nothing."""
+    total, *parts = (source.of(path) for path in _BATCH)
+    given = draft.given.micro_batch or draft.given.gradient_accumulation
+    if given or total is None or not is_digits(str(total.value)) or not int(str(total.value)):
+        return None
+    said = [key for key in parts if key is not None and is_digits(str(key.value)) and int(str(key.value))]
+    return total, said, divmod(int(str(total.value)), prod(int(str(key.value)) for key in said))
+
+
+def _ask_for_ranks(draft: ImportDraft, source: Source) -> None:
+    """Not every count of GPUs divides the batch: where those of one machine do not, it is asked for with the machine."""
+    known = _of_batch(draft, source)
+    if known is None or draft.given.nodes is not None or {"cluster.gpus", "cluster.nodes"} & set(draft.lines):
+        return
+    total, said, (whole, rest) = known
+    if not rest and whole % (machine_size(draft) or USUAL_MACHINE):
+        few = [count for count in range(1, min(whole, _MOST_SHOWN) + 1) if whole % count == 0]
+        samples = " / ".join(str(key.value) for key in (total, *said))
+        draft.fill("cluster.gpus", f"GPUs that divide {samples}: {', '.join(map(str, few))}{' ...' if whole > _MOST_SHOWN else ''}", total)
+        draft.causes["cluster.gpus"] = "cluster.topology"
+
+
+_MOST_SHOWN = 64
+"""GPUs"""
 
 
 def ask_for_states(draft: ImportDraft, key: Key, half: str = "") -> None:
@@ -340,6 +376,8 @@ def _optimizer(draft: ExportDraft) -> dict[str, Any]:
     draft.entry(said, path, optimizer.name)
     if optimizer.name == "adam":
         said["optimizer"]["params"] = {"adam_w_mode": False}
+    if optimizer.name == "lamb":  # not among ZERO_SUPPORTED_OPTIMIZERS (deepspeed/runtime/zero/utils.py)
+        said["zero_allow_untested_optimizer"] = True
     if optimizer.implementation == "fused" or offload != "none":
         draft.says(kind, "the default: FusedAdam, on the CPU DeepSpeedCPUAdam")
     elif optimizer.name == "lion":

@@ -26,21 +26,28 @@ def fit_machines(draft: ImportDraft) -> None:
     samples = batch if isinstance(batch, int) and isinstance(micro, int) and batch % micro == 0 else None
     if draft.given.nodes is not None or copy < 1:
         return
+    product = " x ".join(f"{axis} {size}" for axis, size in zip(MODEL_AXES, sizes, strict=True) if size > 1)
+    if copy > (machine_size(draft) or USUAL_MACHINE) and not {"cluster.gpus", "cluster.nodes"} & set(draft.lines):
+        draft.fill("cluster.nodes", f"machines (--nodes): {product} = {copy} GPUs hold the model once")
+        draft.causes["cluster.nodes"] = "cluster.topology"
+        return
     if isinstance(gpus, int):
-        product = " x ".join(f"{axis} {size}" for axis, size in zip(MODEL_AXES, sizes, strict=True) if size > 1)
         if gpus < copy:
             _smallest(draft, copy, f"{product} = {copy} GPUs hold the model once")
         elif gpus % copy:
             _open(draft, f"{product} = {copy} GPUs hold the model once, and {gpus} are counted")
         elif samples is not None and samples // micro % (gpus // copy):
             copies = f"{gpus} GPUs{f' / ({product})' if product else ''} = {gpus // copy} copies of the model"
-            _open(draft, f"a batch of {batch} cannot be split into micro-batches of {micro} on {copies}")
-    elif samples is not None and not {"cluster.gpus", "cluster.nodes"} & set(draft.lines) and draft.tool not in BATCH_ALONE:
+            problem = f"a batch of {batch} cannot be split into micro-batches of {micro} on {copies}"
+            _open(draft, problem, samples // micro * copy)
+    elif (
+        samples is not None and "cluster.gpus" not in draft.lines and draft.value("cluster.nodes") is None and draft.tool not in BATCH_ALONE
+    ):
         most = samples // micro * copy
         if most < (machine_size(draft) or USUAL_MACHINE):
-            draft.write(
-                "cluster.gpus", most, note=f"no more fit: {batch} samples / {micro} of a micro-batch x {copy} of a copy of the model"
-            )
+            machines = draft.lines.pop("cluster.nodes", None)  # left to the reader: one holds them
+            note = f"no more fit: {batch} samples / {micro} of a micro-batch x {copy} of a copy of the model"
+            draft.write("cluster.gpus", most, *(machines.keys if machines is not None else ()), note=note)
 
 
 def _smallest(draft: ImportDraft, copy: int, why: str) -> None:
@@ -52,9 +59,15 @@ def _smallest(draft: ImportDraft, copy: int, why: str) -> None:
     draft.remark(f"{total.note}: the smallest job that holds it is taken", "cluster.gpus", "say how many machines there are: --nodes N")
 
 
-def _open(draft: ImportDraft, problem: str) -> None:
+def _open(draft: ImportDraft, problem: str, most: int | None = None) -> None:
+    """Ask for the machines; where the batch has no work for the GPUs of one (`most` of them), for how many of those are used."""
     counted = draft.lines.pop("cluster.gpus").keys
     nodes = draft.lines.get("cluster.nodes")
     keys = dict.fromkeys([*counted, *(nodes.keys if nodes is not None else ())])
-    draft.fill("cluster.nodes", f"machines (--nodes): {problem}", *keys)
-    draft.causes["cluster.nodes"] = "cluster.topology"
+    if most is not None and most < (machine_size(draft) or USUAL_MACHINE):
+        draft.lines.pop("cluster.nodes", None)
+        path, words = "cluster.gpus", f"GPUs, at most {most}"
+    else:
+        path, words = "cluster.nodes", "machines (--nodes)"
+    draft.fill(path, f"{words}: {problem}", *keys)
+    draft.causes[path] = "cluster.topology"

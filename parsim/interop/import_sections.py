@@ -55,7 +55,7 @@ def counted(draft: ImportDraft, key: Key | None, *, replaced: bool = False) -> C
         option = "--nodes" if key.name in ("nodes", "nnodes", "num_nodes") else "--on"
         draft.unmodelled(key, f"it stands for a number: {option} says it")
         return None
-    if str(key.value) in ("auto", "gpu"):
+    if str(key.value) in ("auto", "gpu", "-1"):
         draft.harmless(key, "as many as the machine has")
         return None
     value = draft.whole(key, 1)
@@ -166,9 +166,14 @@ def write_model(draft: ImportDraft, key: Key | None) -> Sizes | None:
     """The model that the user names, else the one of `key`; its sizes where they are known. How many images a sample has is asked."""
     found = _named_model(draft, key)
     if found is not None and found.towers:
-        text = "the text alone is model: {base: NAME, vision: null, projector: null}"
-        draft.fill("training.images", f"images per sample, for example 1, of {IMAGE_SIZE} where any is taken; {text}")
+        ask_for_images(draft)
     return found
+
+
+def ask_for_images(draft: ImportDraft) -> None:
+    """How many images a sample has, which no configuration says."""
+    text = "the text alone is model: {base: NAME, vision: null, projector: null}"
+    draft.fill("training.images", f"images per sample, for example 1, of {IMAGE_SIZE} where any is taken; {text}")
 
 
 IMAGE_SIZE = "training.image_size pixels a side"

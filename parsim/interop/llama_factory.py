@@ -40,9 +40,23 @@ def write_factory(draft: ImportDraft, source: Source, sizes: Sizes | None) -> No
             )
         if key is not None and not draft.settled(key):
             draft.harmless(key, f"it does not count with finetuning_type {method}")
+    _optimizer(draft, source)
     write_frozen_parts(draft, source, sizes, FROZEN)
     _megatron(draft, source)
     _sequence_ranks(draft, source)
+
+
+def _optimizer(draft: ImportDraft, source: Source) -> None:
+    """``use_adam_mini`` counts before ``optim`` (train/trainer_utils.py, create_custom_optimizer); its step is a loop over tensors."""
+    mini = source.get("use_adam_mini")
+    if mini is not None and draft.flag(mini):
+        draft.write("training.optimizer.name", "adam-mini", mini)
+        draft.write("training.optimizer.implementation", "loop", mini, note="zyushun/Adam-mini steps one tensor after another")
+        if (named := source.of("training.optimizer")) is not None:
+            draft.fates.pop(named, None)
+        draft.harmless(named, "use_adam_mini counts")
+    else:
+        draft.harmless(mini, "switched off")
 
 
 def _sequence_ranks(draft: ImportDraft, source: Source) -> None:
@@ -144,7 +158,11 @@ def _freeze(draft: ImportDraft, source: Source, kind: Key | None, sizes: Sizes |
     key, modules, extra = (source.get(name) for name in ("freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules"))
     text = str(2 if key is None else key.value)
     count = int(text) if is_digits(text.removeprefix("-")) else 0
-    if sizes is None:
+    pro = source.get("use_llama_pro")
+    if pro is not None and draft.flag(pro) and count > 0:
+        note = "" if key else "freeze_trainable_layers is 2 if not given"
+        draft.write("training.finetune.freeze", {"spread": count}, key, pro, note=note)
+    elif sizes is None:
         draft.fill("training.finetune.freeze", "{layers: n}, with n = layers - freeze_trainable_layers", key)
     elif count > 0:
         note = f"{sizes.layers} layers - {count}; the head, which LLaMA-Factory freezes, is trained too"

@@ -147,6 +147,10 @@ def _written(draft: ImportDraft, foreign: Foreign) -> tuple[Key, ...] | None:
     return tuple(keys)
 
 
+_WHOLE = {"model.optim.name": "optimizer", "trainer.gpus": "devices"}
+"""keys that another section has, too, or that Lightning called so before 1.7"""
+
+
 def check_training(draft: ImportDraft, source: Source) -> None:
     """An error where it is another kind of job of the same tool."""
     if not source.all("seq_length", "micro_batch_size", "global_batch_size"):
@@ -168,7 +172,7 @@ def launched(draft: ImportDraft, keys: list[Key], source: Source) -> Source:
 
 def _renamed(key: Key, spelled: Mapping[str, Any]) -> Iterator[Key]:
     """The key by the option of Megatron-LM that it is; `spelled` is the table."""
-    name = "optimizer" if key.name == "model.optim.name" else behind(key.name, str(spelled["sections"]).split())
+    name = _WHOLE.get(key.name) or behind(key.name, str(spelled["sections"]).split())
     if key.value is not None and name in spelled["inverted"] and isinstance(key.value, bool):
         yield replace(key, name=spelled["inverted"][name], value=not key.value, original=key.value)
         return

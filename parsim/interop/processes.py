@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
+from parsim.interop.command import VISIBLE
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import Count, counted, write_cluster
 from parsim.interop.keys import Key, Source
@@ -59,10 +60,11 @@ def write_launched(
     starts = said.processes is not None or launcher in ("torchrun", "deepspeed", "accelerate", "ds")
     nodes = said.nodes or said.allocated or (None if starts else _spread(said)) or _variable(known, NODES)
     per_node = said.processes or (None if starts else _direct(said, nodes)) or said.gpus or _variable(known, PER_NODE)
+    per_node = per_node or _visible(launch, launcher)
     _check(draft, said, {name: key for name, key in known.items() if name in used}, nodes, per_node, starts=starts)
     taken = [count.key for count in (nodes, per_node) if count is not None]
     why = "the launcher says how many processes there are" if per_node else "machines are given with --on and --nodes"
-    for key in launch.all(*_SLURM):
+    for key in launch.all(*_SLURM, VISIBLE):
         if key not in taken:
             draft.harmless(key, why)
     asked = launch.get("nnodes", "num_nodes", "nodes", "hostfile")
@@ -73,6 +75,15 @@ def write_launched(
         write_cluster(draft, total=replace(together, note=text))
         return
     write_cluster(draft, nodes=nodes, per_node=per_node, open_nodes=asked if is_open else None)
+
+
+def _visible(launch: Source, launcher: str) -> Count | None:
+    """The devices of a node that ``CUDA_VISIBLE_DEVICES`` leaves; Python alone starts one process, however many it sees."""
+    key = launch.get(VISIBLE)
+    count = 0 if key is None else len(set(str(key.value).split(",")))
+    if key is None or (launcher.startswith("python") and count > 1):
+        return None
+    return Count(count, key, f"{count} of the machine's GPUs")
 
 
 def _tasks(draft: ImportDraft, launch: Source) -> Count | None:

@@ -11,7 +11,16 @@ from math import prod
 from typing import Any
 
 from parsim.interop.import_draft import ImportDraft
-from parsim.interop.import_sections import Count, Sizes, sizes, write_cluster, write_micro_batch, write_model, write_sequence_length
+from parsim.interop.import_sections import (
+    Count,
+    Sizes,
+    ask_for_images,
+    sizes,
+    write_cluster,
+    write_micro_batch,
+    write_model,
+    write_sequence_length,
+)
 from parsim.interop.keys import Key, Source, of_document
 from parsim.interop.recognise import Foreign
 from parsim.interop.titan_outer import write_outer
@@ -27,6 +36,7 @@ FLAVOURS = {
     "deepseek_v3": {"16B": "deepseek-v2-lite", "236B": "deepseek-v2", "671B": "deepseek-v3"},
     "qwen3": {name: f"qwen3-{name.lower()}" for name in ("0.6B", "1.7B", "4B", "8B", "14B", "32B", "30B-A3B", "235B-A22B")},
     "gpt_oss": {"20b": "gpt-oss-20b", "120b": "gpt-oss-120b"},
+    "qwen3_vl": {name: f"qwen3-vl-{name.lower()}" for name in ("4B", "8B", "30B-A3B")},
 }
 """model.name -> model.flavor -> the catalogue's model of the same sizes (torchtitan/models/*/__init__.py)"""
 DEBUG: dict[str, dict[str, Any]] = {
@@ -51,7 +61,7 @@ NO_CHUNKS = {"attention_chunk": 0, "full_attention_every": 0, "no_rotary_every":
 """in what a flavour of Llama 4 without _irope differs from the catalogue's model"""
 VARIANTS = ("_flex_attn", "_varlen_attn", "_flex", "_varlen", "_irope")
 """ends of flavours that have another attention mask"""
-OTHER_MODELS = ("flux", "vlm", "llama3_ft", "qwen3_vl", "siglip")
+OTHER_MODELS = ("flux", "vlm", "llama3_ft", "siglip")
 
 
 def flavour_of(model: str) -> tuple[str, str] | None:
@@ -134,7 +144,10 @@ def _model(draft: ImportDraft, source: Source) -> Sizes | None:
     draft.write("model", ours, name, flavour, rows, note=f"{said}{family} {size or 'debugmodel, if not given'}")
     if plain != size and not size.endswith("_irope"):
         draft.remark(f"flavour {size} masks attention between documents; parsim takes it over whole samples", "model")
-    return sizes(ours, None)
+    found = sizes(ours, None)
+    if found is not None and found.towers:
+        ask_for_images(draft)
+    return found
 
 
 def _debug_model(draft: ImportDraft, source: Source, sizes: dict[str, Any]) -> dict[str, Any]:

@@ -210,6 +210,9 @@ def trainer_arguments(draft: ExportDraft, document: dict[str, Any]) -> list[str]
     section = job.settings.training
     if no_muon(draft):
         return []
+    if training.optimizer.name in ("adam-mini", "lamb"):
+        draft.refuses("training.optimizer.name", f"the Trainer's optim has no {training.optimizer.name}", "use adamw, or --to deepspeed")
+        return []
     optim = draft.scripted("training.optimizer.name", _argument("training.optimizer", _optim(draft)))
     draft.scripted("training.optimizer.implementation", optim)
     arguments = [

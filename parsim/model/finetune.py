@@ -13,13 +13,20 @@ from parsim.errors import Finding, ModelError
 from parsim.model.adapters import ALL_LINEAR, FORMATS, INT8, Adapter, FrozenLinear, known_names, matching, targets_of
 from parsim.model.linear import Embedding, Linear
 from parsim.model.mixture import GroupedLinear
-from parsim.model.model import Block, Model, Operator
+from parsim.model.model import OUTER, Block, Model, Operator
 
 PATH = "training.finetune"
 TOWER = ("vision", "projector")
 """kinds of blocks"""
 BACKBONE = "backbone"
 """freeze everything but the head"""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Everything is frozen but this many layers, the last one of each of as many equal runs (LLaMA Pro, 2401.02415)."""
+
+    layers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +46,8 @@ class Finetune:
     """how frozen linear weights are stored; '' = as the precision says"""
     quantise_head: bool = False
     """the language-model head is quantised too"""
-    freeze: int | tuple[str, ...] = (BACKBONE,)
-    """method freeze: the embedding and this many first layers, or parts by name"""
+    freeze: int | Spread | tuple[str, ...] = (BACKBONE,)
+    """method freeze: the embedding and this many first layers, all but some layers, or parts by name"""
     tower: bool = True
     """adapters stand in a tower of images and its projector, too"""
     base_sharded: bool = True
@@ -77,7 +84,9 @@ def finetuned(model: Model, recipe: Finetune) -> Model:
     return replace(model, blocks=blocks, active_fraction_blocks=_active(model, blocks))
 
 
-def _shown(freeze: int | tuple[str, ...]) -> object:
+def _shown(freeze: int | Spread | tuple[str, ...]) -> object:
+    if isinstance(freeze, Spread):
+        return {"spread": freeze.layers}
     return {"layers": freeze} if isinstance(freeze, int) else list(freeze)
 
 
@@ -175,6 +184,8 @@ def _freeze(model: Model, recipe: Finetune) -> tuple[Block, ...]:
     cold: tuple[str, ...] | None = recipe.freeze if isinstance(recipe.freeze, tuple) else None
     if cold == (BACKBONE,):
         below = len(layers) if heads else len(layers) - 1
+    elif isinstance(recipe.freeze, Spread):
+        return _all_but(model, recipe, recipe.freeze.layers)
     elif cold is None:
         below = int(recipe.freeze)  # type: ignore[arg-type]
         if below > len(layers):
@@ -191,6 +202,21 @@ def _freeze(model: Model, recipe: Finetune) -> tuple[Block, ...]:
             cooled[block] = _cooled(block, recipe, {operator.name for operator in block.operators})
         blocks.append(cooled[block] if cools else block)
     return tuple(blocks)
+
+
+def _all_but(model: Model, recipe: Finetune, trained: int) -> tuple[Block, ...]:
+    """The model with `trained` of its layers as they are, and everything else frozen."""
+    layers = [index for index, block in enumerate(model.blocks) if block.kind not in (*OUTER, *TOWER)]
+    if len(layers) % trained:
+        text = f"{len(layers)} layers of {model.name} are no {trained} equal runs"
+        hint = f"a number that divides {len(layers)}"
+        raise ModelError(Finding(text, f"{PATH}.freeze", {"spread": trained}, hint))
+    run = len(layers) // trained
+    warm = set(layers[run - 1 :: run])
+    cooled: dict[Block, Block] = {}
+    for block in dict.fromkeys(block for index, block in enumerate(model.blocks) if index not in warm):
+        cooled[block] = _cooled(block, recipe, {operator.name for operator in block.operators})
+    return tuple(block if index in warm else cooled[block] for index, block in enumerate(model.blocks))
 
 
 def _cooled(block: Block, recipe: Finetune, cold: set[str]) -> Block:

@@ -32,6 +32,7 @@ FSDP = ("fsdp", "hsdp")
 """strategies of FullyShardedDataParallel"""
 DEEPSPEED_CPU = ("adam", "adamw", "lion")
 """optimizers that DeepSpeed has a CPU kernel for (deepspeed/ops/adam/cpu_adam.py, ops/lion/cpu_lion.py; Adagrad is not modelled)"""
+_ON_GPUS = {"adam-8bit": "bitsandbytes", "adam-4bit": "torchao"}
 TORCH_CPU_TRAFFIC = 5.5
 """how many times as long a torch.optim step on the CPU takes as DeepSpeed's fused one (assumption). DeepSpeed gives its kernel
 up to 6 times the throughput of torch.optim.Adam (microsoft/DeepSpeed issue 479); see also 2101.06840, table 4"""
@@ -199,8 +200,8 @@ def _fsdp(training: Training, parallelism: Parallelism) -> list[Finding]:
         key, value = ("parameters", "none") if offload.parameters == "none" else ("optimizer", offload.optimizer)
         hint = "write offload: {parameters: cpu, gradients: cpu, optimizer: cpu}, or use parallel.zero"
         findings.append(Finding(text, f"training.offload.{key}", value, hint))
-    if training.optimizer.name == "adam-8bit":
-        findings.append(Finding("bitsandbytes runs the optimizer on the GPU only", "training.optimizer", "adam-8bit", "use adamw"))
+    if (name := training.optimizer.name) in _ON_GPUS:
+        findings.append(Finding(f"{_ON_GPUS[name]} runs the optimizer on the GPU only", "training.optimizer", name, "use adamw"))
     if parallelism.data.accumulate == "every" and training.micro_batches > 1:
         text = "FSDP with CPUOffload does not accumulate gradients outside no_sync (PyTorch's FullyShardedDataParallel notes)"
         findings.append(Finding(text, "parallel.data.accumulate", "every", "use accumulate: no_sync"))

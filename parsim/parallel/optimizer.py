@@ -2,7 +2,10 @@
 
 State sizes: Adam keeps two moments, momentum, Lion and Muon one, SGD none; Adafactor (Shazeer & Stern 2018, beta1 = 0)
 keeps a row and a column vector per matrix; 8-bit Adam (Dettmers et al. 2022, bitsandbytes) keeps two bytes per
-element plus one fp32 scale per block of 256 for each moment, and fp32 moments for tensors under 4096 elements.
+element plus one fp32 scale per block of 256 for each moment, and fp32 moments for tensors under 4096 elements. 4-bit Adam
+(Li et al. 2023; torchao, OptimState4bit) keeps half a byte per element and moment, and a scale per block of 128. Adam-mini
+(Zhang et al. 2024) keeps the first moment and a number per head, row or token of a matrix, which are small and left out.
+LAMB (You et al. 2019) keeps Adam's two.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from parsim.model.adapters import stored_bytes
 from parsim.parallel.hooks import Weight
 from parsim.parallel.training import Optimizer, Precision, Training
 
-MOMENTS = {"sgd": 0, "momentum": 1, "lion": 1, "adam": 2, "adamw": 2, "muon": 1, "soap": 2, "shampoo": 2}
+MOMENTS = {"sgd": 0, "momentum": 1, "lion": 1, "adam": 2, "adamw": 2, "muon": 1, "soap": 2, "shampoo": 2, "adam-mini": 1, "lamb": 2}
 _MORE = ("muon", "soap", "shampoo")
 """optimizers whose states are others for some weights"""
 FOREACH_TRAFFIC = 20 / 7
@@ -25,10 +28,15 @@ FOREACH_TRAFFIC = 20 / 7
 weight decay of p (2 reads and writes of an element), lerp of m (3), decay of v (2), addcmul into v (3), root (2), bias correction (2),
 epsilon (2), addcdiv into p (4): 20, where one pass reads g, p, m, v and writes p, m, v: 7.
 Llama-3.1-8B pure bf16 on a B200: 40 B for each of 8.03e9 parameters in 46.6 ms (stas00/ml-engineering), 0.89 of the bandwidth."""
-_PER_PARAMETER = {"adam-8bit": 2, "adafactor": 0}
+_PER_PARAMETER = {"adam-8bit": 2, "adam-4bit": 1, "adafactor": 0}
 """bytes of states per parameter beside scales of blocks, and rows and columns, which are small"""
 _QUANTISED_FROM = 4096
-_QUANTISATION_BLOCK = 256
+_QUANTISED = {"adam-8bit": (1, 256), "adam-4bit": (2, 128)}
+"""elements of a moment in a byte, and in a block with a scale of its own"""
+LAMB_TRAFFIC = 12 / 7
+"""What a LAMB step moves over what Adam's does: the update of a tensor is written before its norm and that of the weights are known, and
+then applied. NVIDIA/apex, csrc/multi_tensor_lamb.cu: stage 1 reads g, p, m, v and writes m, v, update; the norms read p and update; stage 2
+reads p and update and writes p: 12, where Adam's one pass reads g, p, m, v and writes p, m, v: 7"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +88,12 @@ def states(optimizer: Optimizer, precision: Precision, shape: tuple[int, ...], c
     if optimizer.name in MOMENTS:
         names = ("exp_avg", "exp_avg_sq")[: MOMENTS[optimizer.name]]
         return master + tuple(State(name, precision.optimizer_element * count) for name in names)
-    if optimizer.name == "adam-8bit":
+    if optimizer.name in _QUANTISED:
         if count < _QUANTISED_FROM:
             return (*master, State("exp_avg", 4 * count), State("exp_avg_sq", 4 * count))
-        scales = 4 * -(-count // _QUANTISATION_BLOCK)
-        return (*master, State("exp_avg", count), State("exp_avg_sq", count), State("absmax", 2 * scales))
+        packed, block = _QUANTISED[optimizer.name]
+        codes, scales = -(-count // packed), 4 * -(-count // block)
+        return (*master, State("exp_avg", codes), State("exp_avg_sq", codes), State("absmax", 2 * scales))
     if optimizer.name == "adafactor":
         if len(shape) < 2 or prod(shape) == 0:
             return (*master, State("exp_avg_sq", 4 * count))
@@ -96,7 +105,7 @@ def states(optimizer: Optimizer, precision: Precision, shape: tuple[int, ...], c
             message,
             "training.optimizer",
             optimizer.name,
-            "known: sgd, momentum, adam, adamw, adam-8bit, adafactor, lion, muon, soap, shampoo",
+            "known: sgd, momentum, adam, adamw, adam-8bit, adam-4bit, adam-mini, adafactor, lamb, lion, muon, soap, shampoo",
         )
     )
 
@@ -154,6 +163,8 @@ def update(optimizer: Optimizer, precision: Precision, count: int, state_bytes: 
     bytes_moved = max(precision.gradients, precision.master) * count + 2 * (master or weight) + 2 * moments
     fused, foreach = optimizer.implementation == "fused", optimizer.implementation == "foreach"
     moved = float(bytes_moved) if fused else FOREACH_TRAFFIC * bytes_moved
+    if optimizer.name == "lamb":
+        moved *= LAMB_TRAFFIC
     launches = 1 if fused else 12 if foreach else 12 * tensors
     if optimizer.name in ("adam", "adamw") and (fused or foreach):
         return AdamStep(moved, 12.0 * count, launches, optimizer.implementation, float(bytes_moved))

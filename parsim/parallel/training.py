@@ -74,7 +74,7 @@ class Optimizer:
     """`states` per parameter come from the algorithm; see `parsim.parallel.optimizer`."""
 
     name: str = "adamw"
-    """sgd | momentum | adam | adamw | adam-8bit | adafactor | lion | muon | soap | shampoo"""
+    """sgd | momentum | adam | adamw | adam-8bit | adam-4bit | adam-mini | adafactor | lamb | lion | muon | soap | shampoo"""
     implementation: Literal["fused", "foreach", "loop"] = "foreach"
     clip_gradients: bool = True
     newton_schulz_steps: int = 5

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, cast
 
 from parsim.errors import Finding, PlanError
 from parsim.model.adapters import ALL_LINEAR, INT8
-from parsim.model.finetune import BACKBONE, Finetune
+from parsim.model.finetune import BACKBONE, Finetune, Spread
 from parsim.model.model import Model
 from parsim.parallel.chunk_strategy import SHARDED
 from parsim.parallel.offload import FSDP
@@ -18,10 +18,10 @@ _ADAPTERS_ONLY = ("rank", "targets", "dropout", "tower", "quantise_head")
 
 
 class FreezeKind(Kind):
-    """What method freeze does not train: ``backbone``, ``{layers: n}`` or a list of parts."""
+    """What method freeze does not train: ``backbone``, ``{layers: n}``, ``{spread: n}`` or a list of parts."""
 
     def check(self, value: Any) -> Any:
-        rule = "backbone, {layers: n} or a list of parts such as [embedding, attention, norms]"
+        rule = "backbone, {layers: n}, {spread: n} or a list of parts such as [embedding, attention, norms]"
         if value == BACKBONE:
             return (BACKBONE,)
         if isinstance(value, dict) and list(value) == ["layers"]:
@@ -29,16 +29,24 @@ class FreezeKind(Kind):
                 return int(Whole(0, 10_000).check(value["layers"]))
             except ValueError as error:
                 raise ValueError(f"layers: {error}") from None
+        if isinstance(value, dict) and list(value) == ["spread"]:
+            try:
+                return Spread(int(Whole(1, 10_000).check(value["spread"])))
+            except ValueError as error:
+                raise ValueError(f"spread: {error}") from None
         if isinstance(value, (list, tuple)) and value and all(isinstance(part, str) and part for part in value):
             return tuple(value)
         hint = did_you_mean(value, (BACKBONE,)) if isinstance(value, str) else ""
         raise ValueError(f"{shown(value)} is not {rule}{'; ' + hint if hint else ''}")
 
     def json_schema(self) -> JsonSchema:
-        layers = {"type": "integer", "minimum": 0, "maximum": 10_000}
-        mapping = {"type": "object", "properties": {"layers": layers}, "required": ["layers"], "additionalProperties": False}
+        mappings = [
+            {"type": "object", "properties": {name: number}, "required": [name], "additionalProperties": False}
+            for name, least in (("layers", 0), ("spread", 1))
+            for number in ({"type": "integer", "minimum": least, "maximum": 10_000},)
+        ]
         parts = {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1}
-        return {"anyOf": [{"const": BACKBONE}, mapping, parts]}
+        return {"anyOf": [{"const": BACKBONE}, *mappings, parts]}
 
 
 class FinetuneSection(Section):
@@ -70,8 +78,8 @@ class FinetuneSection(Section):
     quantise_head: Annotated[bool, Flag()] = False
     """qlora: the language-model head is quantised too (litgpt), not kept in 16 bits (Hugging Face)"""
     freeze: Annotated[Any, FreezeKind()] = BACKBONE
-    """method freeze: backbone (all but the head) | {layers: n} (the embedding and the first n layers) | parts: embedding, layer, head,
-    norms, attention, mlp, or an operator's name"""
+    """method freeze: backbone (all but the head) | {layers: n} (the embedding and the first n layers) | {spread: n} (all but n layers that
+    stand evenly apart, as LLaMA Pro's) | parts: embedding, layer, head, norms, attention, mlp, or an operator's name"""
     base_sharded: Annotated[Any, Flag(("auto",))] = "auto"
     """zero3, fsdp and hsdp shard the frozen weights too; false = every rank holds them whole; auto = they do"""
     flat_gradients: Annotated[bool, Flag()] = False

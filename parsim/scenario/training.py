@@ -15,7 +15,9 @@ from parsim.scenario.finetune import FinetuneSection
 from parsim.scenario.precision import PrecisionChoice
 from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, Number, Quantity, Section, Whole, did_you_mean, shown
 
-OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adam-8bit", "adafactor", "lion", "muon", "soap", "shampoo")
+OPTIMIZERS = (
+    "sgd", "momentum", "adam", "adamw", "adam-8bit", "adam-4bit", "adam-mini", "adafactor", "lamb", "lion", "muon", "soap", "shampoo",
+)  # fmt: skip
 OBJECTIVES = ("auto", "language-modelling", "dpo", "orpo", "kto", "reward")
 LOSSES = ("auto", "sum", "mse", "cross_entropy")
 LOSS_KERNELS = ("eager", "eager-chunks", "compiled", "fused", "vocab-parallel", "vocab-parallel-fused", "te", "auto")
@@ -198,7 +200,7 @@ class TrainingSection(Section):
     precision: PrecisionChoice = Field(default="auto")  # type: ignore[assignment]
     """a preset, or a mapping of types; auto = what the software profile's stack uses"""
     optimizer: OptimizerSection = OptimizerSection()
-    """sgd | momentum | adam | adamw | adam-8bit | adafactor | lion | muon | soap | shampoo, or a mapping"""
+    """sgd | momentum | adam | adamw | adam-8bit | adam-4bit | adam-mini | adafactor | lamb | lion | muon | soap | shampoo, or a mapping"""
     loss: LossSection = LossSection()
     """auto | sum | mse | cross_entropy, or a mapping"""
     dropout: Annotated[Any, Number(0.0, 1.0, open=True, words=("auto",))] = "auto"

@@ -38,6 +38,7 @@ TOOL_WORDS = {
 ANSWERS = {
     "cluster.topology": "hgx-h100",
     "cluster.fabric.link": "ib-hdr",
+    "cluster.gpus": 1,
     "model": "llama-2-7b",
     "model.vocabulary": 50257,
     "training.sequence_length": 2048,

@@ -12,7 +12,7 @@ import pytest
 from jobs import FP32, GIB, job, model_of
 
 from parsim.model.plain import plain_model
-from parsim.parallel.optimizer import states
+from parsim.parallel.optimizer import states, step_kernels
 from parsim.parallel.training import Optimizer
 from parsim.scenario.precision import PRESETS
 
@@ -66,6 +66,10 @@ def states_of(run, rank=0):
         ("bf16", "sgd", (2, 2, 4)),
         ("fp32", "adam-8bit", (4, 4, 2 + Fraction(8, 256))),
         ("bf16", "adam-8bit", (2, 2, 4 + 2 + Fraction(8, 256))),
+        ("fp32", "adam-4bit", (4, 4, 1 + Fraction(8, 128))),
+        ("bf16", "adam-4bit", (2, 2, 4 + 1 + Fraction(8, 128))),
+        ("bf16", "adam-mini", (2, 2, 4 + 4)),
+        ("bf16", "lamb", (2, 2, 4 + 8)),
         ("fp32", "adafactor", (4, 4, Fraction(4 * (1024 + 2048), 1024 * 2048))),
         ("bf16", "adafactor", (2, 2, 4 + Fraction(4 * (1024 + 2048), 1024 * 2048))),
     ],
@@ -81,6 +85,18 @@ def test_small_tensors_of_8_bit_adam_stay_fp32():
     assert sum(state.bytes for state in states(optimizer, precision, (4095,), 4095)) == 8 * 4095
     assert sum(state.bytes for state in states(optimizer, precision, (4096,), 4096)) == 2 * 4096 + 8 * 16
     assert sum(state.bytes for state in states(optimizer, precision, (4097,), 4097)) == 2 * 4097 + 8 * 17  # a block may be part full
+
+
+def test_two_elements_of_4_bit_adam_share_a_byte():
+    precision, optimizer = FP32, Optimizer("adam-4bit")
+    assert sum(state.bytes for state in states(optimizer, precision, (4095,), 4095)) == 8 * 4095
+    assert sum(state.bytes for state in states(optimizer, precision, (4097,), 4097)) == 2 * 2049 + 8 * 33
+
+
+def test_lamb_moves_twelve_elements_where_adam_moves_seven():
+    """In fp32: apex's multi_tensor_lamb in three passes, FusedAdam in one."""
+    (adam,), (lamb,) = (step_kernels(Optimizer(name, "fused", clip_gradients=False), FP32, 1000, 8000, 1) for name in ("adam", "lamb"))
+    assert (adam.bytes, lamb.bytes) == (7 * 4000, 12 * 4000)
 
 
 def test_adafactor_keeps_whole_second_moments_of_vectors():

@@ -45,7 +45,7 @@ def assert_balanced(run):
 FULL, EVERY, SOME = Recompute("full"), Recompute("every", every=5), Recompute("blocks", blocks=3)
 ATTENTION, MLP = Recompute("selective", selective=("attention",)), Recompute("selective", selective=("mlp",))
 SCHEDULES = [("naive", 1), ("gpipe", 1), ("1f1b", 1), ("interleaved", 3), ("pipedream", 1), ("zb-h1", 1)]
-OPTIMIZERS = ("sgd", "momentum", "adam", "adam-8bit", "adafactor", "lion")
+OPTIMIZERS = ("sgd", "momentum", "adam", "adam-8bit", "adam-4bit", "adam-mini", "adafactor", "lamb", "lion")
 NOT_FUSED = {"gradient_accumulation_fusion": False}
 SEQUENCE = {"sequence_parallel": True}
 

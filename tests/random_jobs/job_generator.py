@@ -73,7 +73,7 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "training.finetune.rank": (1, 8),
     "training.finetune.dropout": (0.05,),
     "training.finetune.targets": (["q", "v"],),
-    "training.finetune.freeze": ({"layers": 1}, ["embedding"]),
+    "training.finetune.freeze": ({"layers": 1}, {"spread": 1}, ["embedding"]),
     "parallel.data.bucket": ("1 MiB", "100000 elements", "25 MiB"),
     "parallel.data.first_bucket": ("4 MiB",),
     "parallel.data.prefetch": (0, 2, 5),

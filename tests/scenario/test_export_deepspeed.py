@@ -133,6 +133,11 @@ def test_adapters_are_the_scripts() -> None:
     )
 
 
+def test_zero_has_to_be_told_that_lamb_is_meant() -> None:
+    document = json.loads(exported(ZERO3, "deepspeed", "training.optimizer=lamb").text)
+    assert (document["optimizer"], document["zero_allow_untested_optimizer"]) == ({"type": "Lamb"}, True)
+
+
 def test_other_optimizers_are_handed_over() -> None:
     result = exported(ZERO3, "deepspeed", "training.optimizer=adam-8bit")
     assert "optimizer" not in json.loads(result.text)

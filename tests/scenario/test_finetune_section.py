@@ -78,6 +78,7 @@ def test_unknown_targets_name_the_known_ones():
         ({"freeze": {"layer": 3}}, "backbone"),
         ({"freeze": "backbones"}, "did you mean 'backbone'"),
         ({"freeze": {"layers": -1}}, "layers: "),
+        ({"freeze": {"spread": 0}}, "spread: "),
         ({"base": "int4"}, "write nf4"),
     ],
 )

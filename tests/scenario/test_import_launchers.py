@@ -230,3 +230,37 @@ def test_nothing_overlaps_where_the_host_waits_for_every_kernel(options: str, of
     assert found["software.host.blocking"] is True
     assert {path for path, value in found.items() if "overlap" in path and value in (False, "none")} == off
     build(load(imported.tree))
+
+
+ONE_STAGE = (
+    "pretrain_gpt.py --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024 "
+    "--vocab-size 50257 --micro-batch-size 4 --bf16"
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "gpus"),
+    [
+        ("CUDA_VISIBLE_DEVICES=0 deepspeed", 1),
+        ("CUDA_VISIBLE_DEVICES=0,1,2,3 deepspeed", 4),
+        ("CUDA_VISIBLE_DEVICES=0,1,2,3 deepspeed --num_gpus 2", 2),
+        ("export CUDA_VISIBLE_DEVICES='4,5'\ndeepspeed", 2),
+        ("CUDA_VISIBLE_DEVICES=3 python", 1),
+        ("CUDA_VISIBLE_DEVICES=0,1 python", None),  # it starts one process, and says nothing of a job on several GPUs
+        ("export CUDA_VISIBLE_DEVICES=0,1\ntorchrun --nproc_per_node 4", 4),
+        ("CUDA_VISIBLE_DEVICES=$GPUS deepspeed", None),
+        ("deepspeed", None),
+    ],
+)
+def test_processes_run_on_the_devices_that_they_see(before: str, gpus: int | None) -> None:
+    text = f"#!/bin/bash\n{before} {ONE_STAGE}\nCUDA_VISIBLE_DEVICES=7 python evaluate.py\n"
+    found = from_text(text, on="hgx-h100")
+    assert found.tree["cluster"].get("gpus") == gpus
+    assert not [fate for fate in found.fates if fate.kind == "unknown"]
+
+
+def test_llama_factory_starts_a_process_on_every_device_that_it_sees() -> None:
+    command = "llamafactory-cli train --stage sft --do_train --model_name_or_path Qwen/Qwen2.5-7B --cutoff_len 512 --template qwen --bf16"
+    for devices, gpus in (("0", 1), ("0,1,2", 3)):
+        found = from_text(f"#!/bin/bash\nCUDA_VISIBLE_DEVICES={devices} {command}\n", on="hgx-h100")
+        assert found.tree["cluster"]["gpus"] == gpus

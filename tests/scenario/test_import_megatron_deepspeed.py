@@ -178,3 +178,28 @@ def test_a_script_of_the_one_is_not_read_as_the_other() -> None:
     with pytest.raises(ScenarioError, match="option of Megatron-DeepSpeed, which is another tool"):
         from_text(SCRIPT, "megatron")
     assert from_text(SCRIPT).tool == "Megatron-DeepSpeed"
+
+
+def test_values_that_a_script_leaves_open_stand_as_names_in_the_file_that_it_writes() -> None:
+    """A path in it does not matter; a size that is not known is said by its variable."""
+    profiled = SCRIPT.replace(
+        '"gradient_clipping": 1.0,', '"gradient_clipping": 1.0, "flops_profiler": {"output_file": "out/$(hostname).txt"},'
+    )
+    assert imported(profiled) == imported(SCRIPT)
+    for value, problem in (("", "it has no value"), ("ZERO_STAGE=$(stage_of 13)\n", "ZERO_STAGE' is not a number")):
+        with pytest.raises(ScenarioError, match=f"zero_optimization.stage  .*{problem}"):
+            from_text(SCRIPT.replace("ZERO_STAGE=1\n", value).replace("--zero-stage $ZERO_STAGE", ""), on="dgx-a100-80gb")
+
+
+def test_megatron_tells_deepspeed_its_own_global_batch() -> None:
+    """Megatron-DeepSpeed, megatron/training.py, train: set_train_batch_size(ranks x micro-batch x micro-batches) before every step."""
+    found = from_text(SCRIPT.replace("--global-batch-size $GLOBAL", "--global-batch-size 512"), on="dgx-a100-80gb")
+    assert values(found)["training.global_batch"] == 512
+    assert "contradict each other: the latter counts" in found.yaml
+
+
+@pytest.mark.parametrize("options", ["--train-tokens $TOKENS", "--train-iters $STEPS", "--train-tokens $TOKENS --train-iters $STEPS"])
+def test_a_step_does_not_depend_on_how_long_the_training_lasts(options: str) -> None:
+    found = from_text(SCRIPT.rstrip("\n") + f" {options}\n", on="dgx-a100-80gb")
+    assert values(found) == imported(SCRIPT)
+    assert "how long the training lasts, which is not known; set it: --set" in found.yaml

@@ -29,14 +29,13 @@ def imported(text: str) -> ImportedScenario:
         ("stage: sft\nuse_galore: true", "use_galore"),
         ("stage: sft\nuse_badam: true", "use_badam"),
         ("stage: sft\nuse_apollo: true", "use_apollo"),
-        ("stage: sft\nuse_adam_mini: true", "use_adam_mini"),
         ("stage: sft\nuse_llama_pro: true", "use_llama_pro"),
         ("stage: sft\nuse_dora: true", "use_dora"),
         ("stage: sft\nmixture_of_depths: convert", "mixture_of_depths"),
         ("stage: sft\nuse_kt: true", "use_kt"),
         ("stage: sft\nuse_cpu: true", "use_cpu"),
         *((f"stage: sft\noptim: {name}", "optim") for name in (
-            "galore_adamw", "apollo_adamw", "lomo", "adalomo", "ademamix", "adamw_torch_8bit", "lion_8bit", "schedule_free_adamw")),
+            "galore_adamw", "apollo_adamw", "lomo", "adalomo", "ademamix", "lion_8bit", "schedule_free_adamw")),
     ],
 )  # fmt: skip
 def test_other_jobs_are_refused_by_name(line: str, named: str) -> None:
@@ -177,3 +176,22 @@ def test_axolotl_says_what_is_trained_for(line: str, objective: str) -> None:
 def test_a_script_that_is_sourced_from_an_unknown_folder_is_named_legibly() -> None:
     text = 'ROOT=$(cd .. && pwd)\nsource "$ROOT/.env"\nswift sft --model Qwen/Qwen2.5-7B-Instruct --max_length 9'
     assert "/.env is another script" in import_config(text, "train.sh", Given()).yaml
+
+
+def test_adam_mini_counts_before_optim() -> None:
+    found = imported(f"{FACTORY}stage: sft\nfinetuning_type: full\nuse_adam_mini: true\noptim: adamw_torch\n").tree
+    assert found["training"]["optimizer"] == {"name": "adam-mini", "implementation": "loop"} | found["training"]["optimizer"]
+    off = imported(f"{FACTORY}stage: sft\nfinetuning_type: full\nuse_adam_mini: false\noptim: adamw_torch\n").tree
+    assert off["training"]["optimizer"]["name"] == "adamw"
+
+
+@pytest.mark.parametrize(("line", "layers"), [("freeze_trainable_layers: 8", 8), ("", 2)])
+def test_llama_pro_trains_layers_that_stand_evenly_apart(line: str, layers: int) -> None:
+    found = imported(f"{FACTORY}stage: sft\nfinetuning_type: freeze\nuse_llama_pro: true\n{line}\n").tree
+    assert found["training"]["finetune"] == {"method": "freeze", "freeze": {"spread": layers}}
+
+
+def test_states_of_torchao_in_four_and_eight_bits() -> None:
+    for optim, name in (("adamw_torch_4bit", "adam-4bit"), ("adamw_torch_8bit", "adam-8bit")):
+        found = imported(f"{FACTORY}stage: sft\nfinetuning_type: full\noptim: {optim}\n").tree
+        assert found["training"]["optimizer"]["name"] == name

@@ -48,8 +48,10 @@ def test_too_few_gpus_for_one_copy_are_replaced_by_the_fewest_that_hold_it(optio
 
 def test_gpus_that_do_not_share_the_batch_are_asked_for() -> None:
     found = read(script("--micro-batch-size 4 --global-batch-size 8"))
-    assert found.to_fill == ("cluster.nodes",)
-    assert "a batch of 8 cannot be split into micro-batches of 4 on 8 GPUs = 8 copies of the model" in found.yaml
+    assert found.to_fill == ("cluster.gpus",)
+    assert "GPUs, at most 2: a batch of 8 cannot be split into micro-batches of 4 on 8 GPUs = 8 copies of the model" in found.yaml
+    many = read(script("--micro-batch-size 1 --global-batch-size 24", launch="torchrun --nnodes 2 --nproc_per_node 8"))
+    assert many.to_fill == ("cluster.nodes",)
     said = read(script("--micro-batch-size 4 --global-batch-size 8"), nodes=1)
     assert (said.to_fill, at(said, "cluster.gpus")) == ((), 8)
 
@@ -75,7 +77,13 @@ def test_a_small_batch_bounds_the_gpus_where_none_are_counted() -> None:
     found = read(f"{GPT} --vocab-size 50257 --micro-batch-size 4 --global-batch-size 8 --tensor-model-parallel-size 2")
     assert at(found, "cluster.gpus") == 8 // 4 * 2
     assert build(load(found.tree)).parallelism.data.size == 2
-    assert at(read('{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4}', "ds.json"), "cluster.gpus") is None
+    assert "cluster.gpus" in read('{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4}', "ds.json").to_fill
+
+
+def test_gpus_in_an_unknown_number_of_machines_are_bounded_alike() -> None:
+    found = read(script("--vocab-size 50257 --micro-batch-size 64 --global-batch-size 64", launch="deepspeed --hostfile=hosts"))
+    assert at(found, "cluster.gpus") == 1
+    assert "cluster.nodes" not in found.to_fill
 
 
 @pytest.mark.parametrize(
@@ -95,8 +103,12 @@ def test_a_task_of_megatron_is_a_classifier_or_no_training() -> None:
     for task in ("LAMBADA", "WIKITEXT103", "MSDP-PROMPT"):
         with pytest.raises(ScenarioError, match="this task does not train"):
             read(script(f"--task {task} --micro-batch-size 8", program="tasks/main.py"))
-    with pytest.raises(ScenarioError, match="a choice of four texts"):
-        read(script("--task RACE --micro-batch-size 8", program="tasks/main.py"))
+    race = read(script("--task RACE --micro-batch-size 8 --tokenizer-type BertWordPieceLowerCase", program="tasks/main.py"))
+    assert (at(race, "model.labels"), at(race, "training.micro_batch")) == (1, 8 * 4)
+    assert "8 x 4 texts of a question" in race.yaml
+    for steps in ("--train-iters 0", "--train-samples 0"):
+        with pytest.raises(ScenarioError, match="without a step the program does not train"):
+            read(script(f"--micro-batch-size 8 {steps}"))
     with pytest.raises(ScenarioError, match="trains a vision model, which is not supported yet"):
         read(script("--task classify --micro-batch-size 8", program="tasks/vision/main.py"))
 
@@ -259,6 +271,13 @@ model:
   tokenizer: {library: megatron, type: GPT2BPETokenizer}
   optim: {name: distributed_fused_adam}
 """
+
+
+@pytest.mark.parametrize(("said", "gpus"), [("gpus: 2", 2), ("devices: 2", 2), ("gpus: -1", None), ("devices: -1", None)])
+def test_nemo_counts_gpus_by_the_words_of_two_lightnings(said: str, gpus: int | None) -> None:
+    found = read(NEMO.replace("devices: 8", said), "nemo.yaml")
+    assert at(found, "cluster.gpus") == gpus
+    assert not [fate.key.name for fate in found.fates if fate.kind == "unknown"]
 
 
 def test_nemo_calculates_and_leaves_paths_open() -> None:
@@ -425,3 +444,31 @@ def test_what_a_trainer_notes_is_no_configuration() -> None:
     text = '{"train_batch_size": 2, "max_steps": 96, "num_train_epochs": 20, "log_history": [{"loss": 1.9}]}'
     with pytest.raises(ScenarioError, match="what a Trainer notes at a checkpoint"):
         read(text, "trainer_state.json")
+
+
+def test_machines_that_nothing_counts_are_asked_for_where_one_holds_no_copy_of_the_model() -> None:
+    options = (
+        "--vocab-size 50257 --tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 64"
+    )
+    found = read(script(options, launch="python"), on=None)
+    assert (found.to_fill, found.questions) == (("cluster.topology", "cluster.nodes"), 1)
+    assert "tensor 8 x pipeline 4 = 32 GPUs hold the model once" in found.yaml
+    assert read(script(options, launch="python"), nodes=4).to_fill == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("/data/zero-stage3.json", ("zero3", None)),
+        ("configs/ds_z3_offload.json", ("zero3", "cpu")),
+        ("zero2.json", ("zero2", None)),
+    ],
+)
+def test_a_deepspeed_file_of_accelerate_that_is_not_there_is_taken_as_its_name_says(name: str, expected: tuple[str, str | None]) -> None:
+    text = f"distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config:\n  deepspeed_config_file: {name}\n"
+    found = read(text, "accelerate.yaml")
+    assert (at(found, "parallel.data.strategy"), at(found, "training.offload.parameters")) == expected
+    assert found.questions == 1
+    assert "as its name says, with the types of the training arguments" in found.yaml
+    nameless = read(text.replace(name, "ds_config.json"), "accelerate.yaml")
+    assert nameless.questions == 2

@@ -734,17 +734,40 @@ def test_accelerators_of_other_makers_are_the_same_job_on_another_machine() -> N
         ('{"train_batch_size": 256, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2}', 32),
         ('{"train_batch_size": 1, "zero_optimization": {"stage": 3}}', 1),
         ('{"train_batch_size": 256, "train_micro_batch_size_per_gpu": 4}', None),
-        ('{"train_batch_size": 250, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2}', None),
+        ('{"train_batch_size": 16, "train_micro_batch_size_per_gpu": 16}', 1),
         (
             '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "pipeline": {}}',
-            None,
+            "FILL-IN",
         ),
     ],
 )
-def test_a_batch_of_deepspeed_is_for_so_many_ranks(text: str, gpus: int | None) -> None:
+def test_a_batch_of_deepspeed_is_for_so_many_ranks(text: str, gpus: int | str | None) -> None:
     """train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data-parallel ranks."""
     assert values(from_text(text, "deepspeed")).get("cluster.gpus") == gpus
     assert "cluster.gpus" not in values(from_text(text, "deepspeed", nodes=2, on="dgx-a100-80gb"))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "counts"),
+    [
+        ('"train_batch_size": 3, "gradient_accumulation_steps": 1', "1, 3"),
+        ('"train_batch_size": 12, "train_micro_batch_size_per_gpu": "auto"', "1, 2, 3, 4, 6, 12"),
+        ('"train_batch_size": 720, "train_micro_batch_size_per_gpu": 360', "1, 2"),
+        ('"train_batch_size": 32', ""),
+    ],
+)
+def test_gpus_that_do_not_divide_a_batch_of_deepspeed_are_asked_for_with_the_machine(sizes: str, counts: str) -> None:
+    found = from_text(f"{{{sizes}}}", "deepspeed")
+    assert ("cluster.gpus" in found.to_fill) is bool(counts)
+    assert found.questions == 2
+    assert counts in found.yaml
+    assert "cluster.gpus" not in from_text(f"{{{sizes}}}", "deepspeed", on="1x a100-80gb").to_fill
+
+
+def test_a_batch_of_deepspeed_that_no_ranks_divide_is_refused() -> None:
+    text = '{"train_batch_size": 250, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2}'
+    with pytest.raises(ScenarioError, match="250 is no multiple of train_micro_batch_size_per_gpu: 4 x gradient_accumulation_steps: 2"):
+        from_text(text, "deepspeed")
 
 
 @pytest.mark.parametrize(

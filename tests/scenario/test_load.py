@@ -182,7 +182,7 @@ bad.yaml:5:3  training.global_batch  -8 is not a number of samples from 1 to 1,0
 bad.yaml:6:3  training.sequence_length  nan is not a whole number from 1 to 100,000,000
 bad.yaml:7:3  training.precision  'bf61' is not a precision; did you mean 'bf16'?
 bad.yaml:8:3  training.recompute  'ful' is not none, full, {every: k}, {one_in: k}, {blocks: n}, selective or {selective: [attention, mlp, norm, layernorm, mla_up_proj, moe_act, moe, shared_experts, matmuls]}; did you mean 'full'?
-bad.yaml:9:3  training.optimizer.name  'adamm' is not one of sgd, momentum, adam, adamw, adam-8bit, adafactor, lion, muon, soap, shampoo; did you mean 'adam'?
+bad.yaml:9:3  training.optimizer.name  'adamm' is not one of sgd, momentum, adam, adamw, adam-8bit, adam-4bit, adam-mini, adafactor, lamb, lion, muon, soap, shampoo; did you mean 'adam'?
 bad.yaml:10:3  training.data_loading  3 has no unit, expected a time in s; write the unit, for example '1.5 ms'
 bad.yaml:11:3  training.backward  'yes' is not true or false; write true
 bad.yaml:12:3  training.dropout  1.5 is not a number in [0, 1) or auto

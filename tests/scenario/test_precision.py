@@ -58,6 +58,8 @@ def test_the_presets_are_tested_completely() -> None:
         ("fp32", "sgd", "4+4+0 = 8 B/parameter"),
         ("bf16", "lion", "2+2+4+4 = 12 B/parameter"),
         ("bf16", "adam-8bit", "2+2+4+2 = ~10 B/parameter"),
+        ("bf16", "adam-4bit", "2+2+4+1 = ~9 B/parameter"),
+        ("bf16", "adam-mini", "2+2+4+4 = 12 B/parameter"),
         ("fp32", "adafactor", "4+4+0 = ~8 B/parameter"),
     ],
 )

@@ -163,7 +163,8 @@ LEAVES: dict[str, Leaf] = {
     ),
     "training.precision.reduce": leaf("fp32", "fp8", "none", 0, same={**HALF, 1: "fp8"}),
     "training.optimizer.name": leaf(
-        "sgd", "momentum", "adam-8bit", "adafactor", "muon", "soap", "shampoo", same={"adam": None, "adamw": None, "lion": "momentum"}
+        "sgd", "momentum", "adam-8bit", "adam-4bit", "adafactor", "lamb", "muon", "soap", "shampoo",
+        same={"adam": None, "adamw": None, "lion": "momentum", "adam-mini": "momentum"},
     ),
     "training.optimizer.implementation": leaf("fused", "loop", same={"auto": None, "foreach": None}),
     "training.optimizer.clip_gradients": leaf(False),
@@ -209,6 +210,7 @@ LEAVES: dict[str, Leaf] = {
     "training.finetune.quantise_head": leaf(True, training__finetune={"method": "qlora"}),
     "training.finetune.freeze": leaf(["embedding"], ["attention", "norms"], same={"backbone": None}, training__finetune=FREEZE),
     "training.finetune.freeze.layers": leaf(0, 1, 2, training__finetune={"method": "freeze", "freeze": {"layers": 3}}),
+    "training.finetune.freeze.spread": leaf(1, 4, training__finetune={"method": "freeze", "freeze": {"spread": 2}}),
     "training.finetune.base_sharded": leaf(
         False, same={"auto": None, True: None}, training__finetune=LORA, parallel__data__strategy="fsdp"
     ),

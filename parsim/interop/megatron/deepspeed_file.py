@@ -13,6 +13,8 @@ from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import neighbour
 from parsim.interop.keys import Key, Source, of_document
 from parsim.interop.shell_outputs import substituted
+from parsim.interop.shell_values import legible
+from parsim.interop.shell_words import UNKNOWN
 from parsim.scenario import files
 from parsim.scenario.files import read_text
 
@@ -24,6 +26,8 @@ PLACEHOLDERS = {
     "CONFIG_BF16_ENABLED": "bf16.enabled",
 }
 """what scripts replace in the templates ds_config_gpt_*TEMPLATE.json of deepspeedai/Megatron-DeepSpeed, examples_deepspeed -> its key"""
+_HOLES = re.compile(rf'"[^"\n]*"|{UNKNOWN[0]}[^{UNKNOWN[1]}]*{UNKNOWN[1]}|:\s*(?=[,}}])')
+"""texts in quotes, and outside of them values that a script leaves open, and those of variables that it does not set"""
 _REPLACED = re.compile(r"s/(\w+)/([\w.]+)/g?")
 
 
@@ -57,7 +61,7 @@ def deepspeed_file(draft: ImportDraft, call: Invocation, key: Key | None) -> Sou
 def _text(draft: ImportDraft, key: Key, written: Written | None) -> tuple[str | None, str, int]:
     """The text of the file, the file that its lines are counted in, and its first line there."""
     if written is not None and written.text is not None:
-        return written.text, draft.file, max(written.line, 1)
+        return _HOLES.sub(_closed, written.text), draft.file, max(written.line, 1)
     name = written.template if written is not None else str(key.value)
     path = neighbour(name, draft.file) if name and "\0" not in name else None
     if path is None:
@@ -66,6 +70,12 @@ def _text(draft: ImportDraft, key: Key, written: Written | None) -> tuple[str | 
     if written is not None and text is not None:
         text = substituted(text, written.replaced)
     return text, str(path), 1
+
+
+def _closed(match: re.Match[str]) -> str:
+    """A text, or a value that is not known, as JSON has it: the name of its variable stands for what it holds."""
+    text = legible(match[0])
+    return f'{text} ""' if text.startswith(":") else text if text.startswith('"') else json.dumps(text)
 
 
 def _said_to_template(written: Written) -> str | None:

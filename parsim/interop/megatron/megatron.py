@@ -15,7 +15,7 @@ from parsim.interop.megatron.encoder_decoder import is_encoder_decoder, write_ta
 from parsim.interop.megatron.megatron_deepspeed import MARKS as FORK_MARKS
 from parsim.interop.megatron.model import model_arguments, read_model
 from parsim.interop.megatron.multimodal import builds, is_multimodal, settle_recompute, write_multimodal
-from parsim.interop.megatron.other_models import refused_model
+from parsim.interop.megatron.other_models import refused_model, write_texts
 from parsim.interop.megatron.parallel import OF_2021, data_arguments, mesh_arguments, pipeline_arguments, read_parallel
 from parsim.interop.megatron.training import read_training, training_arguments
 from parsim.interop.processes import write_launched
@@ -44,6 +44,7 @@ def read_megatron(draft: ImportDraft, call: Invocation) -> None:
     if stacks:
         write_target(draft, source)
     read_training(draft, source, length)
+    write_texts(draft, call, source)
     if "model.vision" in draft.lines:
         settle_recompute(draft, layers)
     read_parallel(draft, source, layers)

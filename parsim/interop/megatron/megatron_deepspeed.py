@@ -242,11 +242,17 @@ def _check_stage(draft: ImportDraft, config: Source, option: Key | None) -> None
 
 
 def _compare(draft: ImportDraft, engine: Key | None, option: Key | None, path: str) -> None:
-    """A number that DeepSpeed's file and Megatron's options both say."""
+    """A number that DeepSpeed's file and Megatron's options both say.
+
+    Before every step Megatron tells DeepSpeed its own global batch (training.py, train: set_train_batch_size).
+    """
     if engine is None:
         return
     theirs, ours = draft.number(engine) if engine.value != "auto" else None, draft.value(path)
     if theirs is not None and option is not None and isinstance(ours, int) and theirs != ours and draft.given.micro_batch is None:
         text = f"{engine.quoted(draft.file)} and {option.quoted(draft.file)} contradict each other"
-        draft.errors.append(engine.finding(text, "correct one of the two lines"))
+        if path == "training.global_batch":
+            draft.remark(f"{text}: the latter counts, of which DeepSpeed is told before every step", path)
+        else:
+            draft.errors.append(engine.finding(text, "correct one of the two lines"))
     draft.harmless(engine, "Megatron's options say it, too")

@@ -40,10 +40,12 @@ _NO_TRAINING = (
 )
 """in the names of programs that do something else than to train"""
 NO_STEP = "does not train"
-CLASSES = {"MNLI": 3, "QQP": 2}
-"""``--task`` of tasks/main.py that trains a BERT with a classifier -> its classes (tasks/glue/finetune.py)"""
-_OTHER_TASKS = {"RACE": "a choice of four texts for every question", "RET-FINETUNE-NQ": "a pair of BERTs for retrieval (ICT)"}
-"""and those that train something else (tasks/race/finetune.py, tasks/orqa/supervised/finetune.py); the rest evaluate"""
+CLASSES = {"MNLI": 3, "QQP": 2, "RACE": 1}
+"""``--task`` of tasks/main.py that trains a BERT with a classifier -> its classes (tasks/glue/finetune.py); RACE's is a score"""
+TEXTS = {"RACE": 4}
+"""texts of one sample, each of which the model sees (tasks/race/data.py, NUM_CHOICES)"""
+_OTHER_TASKS = {"RET-FINETUNE-NQ": "a pair of BERTs for retrieval (ICT)"}
+"""and those that train something else (tasks/orqa/supervised/finetune.py); the rest evaluate"""
 _MARKS = {
     "retro_add_retriever": "RETRO, a GPT with a retriever",
     "retro_workdir": "RETRO, a GPT with a retriever",
@@ -70,6 +72,9 @@ def refused_model(draft: ImportDraft, call: Invocation, source: Source) -> None:
         raise ScenarioError(_finding(draft, call, text, "give the script of a training"))
     if draft.flag(skipped := source.get("skip_train")) and skipped is not None:
         raise ScenarioError(skipped.finding(f"with this option {name or 'the program'} {NO_STEP}: it evaluates", "leave it out"))
+    for steps in ("train_samples", "train_iters"):
+        if (key := source.get(steps)) is not None and key.text == "0":
+            raise ScenarioError(key.finding(f"without a step the program {NO_STEP}: it evaluates", "give the script of a training"))
     chosen = _task(call, source)
     if chosen is not None and chosen.text in _OTHER_TASKS:
         draft.errors.append(chosen.finding(f"it trains {_OTHER_TASKS[chosen.text]}, which is not supported yet", _INSTEAD))
@@ -94,6 +99,18 @@ def _finding(draft: ImportDraft, call: Invocation, message: str, suggestion: str
 def _task(call: Invocation, source: Source) -> Key | None:
     """What tasks/main.py is asked to do."""
     return source.get("task") if call.program.endswith("main.py") else None
+
+
+def write_texts(draft: ImportDraft, call: Invocation, source: Source) -> None:
+    """A sample of several texts is as many for the model (tasks/finetune_utils.py, sample_multiplier)."""
+    chosen = _task(call, source)
+    if chosen is None or chosen.text not in TEXTS:
+        return
+    each = TEXTS[chosen.text]
+    for path in ("training.micro_batch", "training.global_batch"):
+        if isinstance(samples := draft.value(path), int):
+            note = f"{samples} x {each} texts of a question, which count as samples here"
+            draft.write(path, each * samples, *draft.lines[path].keys, chosen, note=note)
 
 
 def is_encoder(call: Invocation | None, source: Source) -> bool:

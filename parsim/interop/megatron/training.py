@@ -7,7 +7,7 @@ from typing import Any
 from parsim.interop.export_draft import ExportDraft, partial_batch
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import write_micro_batch
-from parsim.interop.keys import Source
+from parsim.interop.keys import Key, Source
 from parsim.interop.megatron.precision import precision_arguments, read_precision
 from parsim.model.kept_products import MATMULS
 
@@ -42,7 +42,7 @@ def read_batch(draft: ImportDraft, source: Source, length: int | None) -> None:
     else:
         draft.take(source, "training.global_batch")
     draft.unmodelled(source.get("rampup_batch_size"), "steps of the ramp-up are smaller; the full batch is simulated")
-    samples, iterations = source.get("train_samples"), source.of("training.examples")
+    samples, iterations, tokens = (_duration(draft, source, name) for name in ("train_samples", "train_iters", "train_tokens"))
     count, steps = draft.whole(samples, 1), draft.whole(iterations, 1)
     if count and length:
         draft.write("training.tokens", count * length, samples, note=f"x {length} tokens")
@@ -52,10 +52,19 @@ def read_batch(draft: ImportDraft, source: Source, length: int | None) -> None:
     else:
         for key in (samples, iterations):
             draft.harmless(key, "how long the training lasts")
-    if draft.value("training.tokens") is None:
+    if draft.value("training.tokens") is None and tokens is not None:
         draft.take(source, "training.tokens")
-    elif draft.whole(tokens := source.of("training.tokens"), 1) is not None:
+    elif draft.whole(tokens, 1) is not None:
         draft.harmless(tokens, "samples or iterations say it")
+
+
+def _duration(draft: ImportDraft, source: Source, name: str) -> Key | None:
+    """The key called `name`; None where it is not given, or where a variable has no value: the step does not depend on it."""
+    key = source.get(name)
+    if key is not None and key.hint and key.value in (True, ""):
+        draft.harmless(key, f"how long the training lasts, which is not known; {key.hint}")
+        return None
+    return key
 
 
 def read_optimizer(draft: ImportDraft, source: Source) -> None:
