@@ -128,6 +128,8 @@ class Device:
     """CUDA compute capability, e.g. 8.0; 0 = not an NVIDIA GPU, or unknown"""
     assumptions: tuple[str, ...] = ()
     """dotted keys whose values are guesses"""
+    sustained: float = 1.0
+    """rate of matrix products in training over that of single ones (`parsim.scenario.effects`); other kernels lose less: `pace`"""
     issue: float = 0.0
     """time that the CPU on such a board needs to issue one operation [s]; 0: the board has no CPU of its own"""
     issue_source: str = ""
@@ -142,6 +144,14 @@ class Device:
     def has(self, feature: str) -> bool:
         """Whether the device can do `feature` (one of `FEATURES`)."""
         return feature in self.features
+
+    def pace(self, dtype: str, share: float) -> float:
+        """Rate in training over that of published kernel times, for a kernel that reaches `share` of the peak of `dtype`.
+
+        Matrix products draw the most power and lose all of what `sustained` says; a kernel that uses half as much of the tensor cores
+        loses half of it, in logarithms (an assumption between two ends: idle tensor cores cost no clock).
+        """
+        return self.clock_derate * self.sustained ** min(1.0, share / self.gemm.of(dtype))
 
     @property
     def attention_kernels(self) -> tuple[str, ...]:

@@ -113,7 +113,7 @@ def gemm_time(device: Device, gemm: Gemm) -> float:
     moves at its beginning and end no main loop of its own covers.
     """
     shape = device.gemm
-    rate = peak_of(device, gemm.dtype) * device.clock_derate * shape.of(gemm.dtype) * alignment(device, gemm) / device.sms
+    rate = peak_of(device, gemm.dtype) * device.pace(gemm.dtype, 1.0) * shape.of(gemm.dtype) * alignment(device, gemm) / device.sms
     tensor = gemm.dtype in _TENSOR_BYTES
     # prologue and epilogue take as long in any type; in that time faster arithmetic gets further along K
     ramp = shape.k_half * device.peak[gemm.dtype] / device.peak.get("fp16", device.peak[gemm.dtype])
@@ -190,7 +190,8 @@ def attention_time(device: Device, attention: Attention) -> float:
     sequence = attention.keys if not attention.window else min(attention.keys, attention.window)
     efficiency = (table.backward if attention.backward else table.forward) * head_size_share(table, attention)
     efficiency *= sequence / (sequence + attention_ramp(table, attention))
-    rate = peak_of(device, table.dtype or attention.dtype) * device.clock_derate * efficiency / device.sms
+    dtype = table.dtype or attention.dtype
+    rate = peak_of(device, dtype) * device.pace(dtype, efficiency) * efficiency / device.sms
     rows = _BACKWARD_BLOCK if attention.backward else table.block
     longest = 2.0 * min(rows, attention.queries) * sequence * attention.width
     share = attention.flop / device.sms
@@ -209,7 +210,7 @@ def scan_time(device: Device, scan: ChunkScan) -> float:
     """Time of a linear-attention core [s]: its products at `SCAN_SHARE` of the rate of fused attention, or its bytes."""
     table = device.attention.get("flash2") or next(iter(device.attention.values()), None)
     efficiency = SCAN_SHARE * (table.forward if table is not None else 0.5)
-    computing = scan.flop / (peak_of(device, scan.dtype) * device.clock_derate * efficiency)
+    computing = scan.flop / (peak_of(device, scan.dtype) * device.pace(scan.dtype, efficiency) * efficiency)
     return max(memory_time(device, scan), computing + scan.launches * device.kernel_latency)
 
 
@@ -219,13 +220,13 @@ def sparse_attention_time(device: Device, kernel: SparseAttention) -> float:
     Keys that every query reads anew make the core memory-bound: 2 x 128 x (576 + 512) FLOP for 1,156 bytes a pair. deepseek-ai/FlashMLA
     (README) reaches up to 640 TFLOP/s on an H800 and 1,450 on a B200 forward; rates of backward and of the indexer are not published.
     """
-    rate = peak_of(device, kernel.dtype) * device.clock_derate * device.gemm.of(kernel.dtype)
+    rate = peak_of(device, kernel.dtype) * device.pace(kernel.dtype, 1.0) * device.gemm.of(kernel.dtype)
     return max(memory_time(device, kernel), kernel.flop / rate + kernel.launches * device.kernel_latency)
 
 
 def factorisation_time(device: Device, kernel: Factorisation) -> float:
     """Time of orthogonal factorisations [s]: a kernel for every column, and then products with all columns that are left."""
-    rate = peak_of(device, "fp32") * device.clock_derate * device.gemm.of("fp32")
+    rate = peak_of(device, "fp32") * device.pace("fp32", 1.0) * device.gemm.of("fp32")
     return memory_time(device, kernel) + kernel.flop / rate
 
 

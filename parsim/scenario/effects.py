@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from parsim.scenario.software import Assumption
 
 QUANTITIES = ("compute", "memory", "launch", "boundary")
-"""what an effect changes: the rate of matrix products and attention, the rate of memory-bound kernels, the host's time per kernel (all
-as factors), the time of the optimizer step per 1e9 local parameters [s]"""
+"""what an effect changes: the rate of matrix products (and, in part, of attention: `Device.pace`), the rate of memory-bound kernels, the
+host's time per kernel (all as factors), the time of the optimizer step per 1e9 local parameters [s]"""
 ARCHITECTURES = {
     "volta": (7.0, 7.5), "turing": (7.5, 8.0), "ampere": (8.0, 8.9), "ada": (8.9, 9.0), "hopper": (9.0, 10.0), "blackwell": (10.0, 13.0),
 }  # fmt: skip
@@ -71,7 +71,7 @@ class Effects:
     """What the effects of a job amount to."""
 
     compute: float = 1.0
-    """factor on the rate of matrix products and attention"""
+    """factor on the rate of matrix products, and in part on that of attention (`Device.pace`)"""
     memory: float = 1.0
     """factor on the rate of memory-bound kernels"""
     launch: float = 1.0
@@ -83,7 +83,7 @@ class Effects:
         """The device as kernels of a training step find it."""
         if self.compute == self.memory == 1.0:
             return device
-        return replace(device, clock_derate=device.clock_derate * self.compute, memory_efficiency=device.memory_efficiency * self.memory)
+        return replace(device, sustained=self.compute, memory_efficiency=device.memory_efficiency * self.memory)
 
     def on_runtime(self, runtime: Runtime) -> Runtime:
         """The runtime as it behaves in training."""
