@@ -29,7 +29,7 @@ ROWS = {
 
 
 TOO_FAST = pytest.mark.xfail(
-    strict=True, reason="6.1 % too fast; 4.6 % before kernels bound by issue and the GB300's own products moved the clock"
+    strict=True, reason="5.2 % too fast; 4.6 % before kernels bound by issue and the GB300's own products moved the clock"
 )
 
 
