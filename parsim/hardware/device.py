@@ -151,7 +151,8 @@ class Device:
         Matrix products draw the most power and lose all of what `sustained` says; a kernel that uses half as much of the tensor cores
         loses half of it, in logarithms (an assumption between two ends: idle tensor cores cost no clock).
         """
-        return self.clock_derate * self.sustained ** min(1.0, share / self.gemm.of(dtype))
+        left: float = self.sustained ** min(1.0, share / self.gemm.of(dtype))
+        return self.clock_derate * left
 
     @property
     def attention_kernels(self) -> tuple[str, ...]:
