@@ -204,7 +204,7 @@ def confidence(built: Built) -> dict[str, Any]:
 
 @lru_cache(maxsize=1024)
 def _among_known_runs(wanted: Features) -> Mapping[str, Any]:
-    """`confidence_of` among the published runs. Its distances take as long as a small step, and the variants of a study share their features."""
+    """`confidence_of` among the published runs. Its distances cost as much as a small step; variants of a study share their features."""
     return confidence_of(wanted, known_runs())
 
 
