@@ -48,6 +48,8 @@ class AttentionCore(Layer):
     """a sample is cut into chunks of so many tokens that do not see each other (Llama 4); 0 = it is not"""
     sinks: bool = False
     """a learned score per head in every softmax, without a value (GPT-OSS)"""
+    replaced: bool = False
+    """queries and keys are no longer those of the fused product (rotated, normed), values are"""
     split: Split = "heads"
     selective: str = "attention"
     trainable: bool = True
@@ -67,14 +69,13 @@ class AttentionCore(Layer):
             return self._by_heads(at)
         query, key, value = self.widths(at)
         token = at.tokens * at.element
-        eight = at.product_type("attention") == "fp8"
+        eight, casts = at.product_type("attention") == "fp8", at.casts
         sizes = {1: (query + key + value,), 2: (query, key + value), 3: (query, key, value)}[len(self.inputs)]
         context = shard(self.heads, at) * (self.value_dim or self.head_dim) * token
-        operands = tuple(
-            # fp8 kernels keep what they were given, which is not what the projections made
-            Save(f"{self.name}.{name}_fp8", size * at.tokens) if eight else Save(name, size * token)
-            for name, size in zip(self.inputs, sizes, strict=True)
-        )
+        operands = tuple(Save(name, size * token) for name, size in zip(self.inputs, sizes, strict=True))
+        if eight:  # such kernels keep what they were given, which is not what the projections made
+            kept = at.tokens * (casts.attention_saved if casts is not None else 1.0)
+            operands = tuple(Save(f"{self.name}.{name}_fp8", int(size * kept)) for name, size in zip(self.inputs, sizes, strict=True))
         eager = at.attention == "eager"
         expanded = 0
         if self.kv_heads < self.heads and (self._expands(at) or eager):
@@ -87,6 +88,14 @@ class AttentionCore(Layer):
         kernels = self._eager if eager else self._fused
         work = kernels(at, operands, (query + key + value) * token, context)
         work = work._replace(output=context, input_gradients=tuple(size * token for size in sizes))
+        if eight and casts is not None:
+            given, made = (query + key + value) * at.tokens, context // at.element
+            work = work._replace(
+                forward=(*casts.attention_operands(given), *work.forward, *casts.attention_results(made)),
+                backward_input=(*casts.attention_operands(made), *work.backward_input, *casts.attention_results(given)),
+            )
+        if self.replaced and at.library and not eager and len(self.inputs) == 1:
+            work = self._taken_apart(work, query * token, key * token, value * token)
         if expanded:
             copies = Memory(expanded + (key + value) * token, launches=2)
             work = work._replace(
@@ -95,6 +104,21 @@ class AttentionCore(Layer):
                 backward_temporary=work.backward_temporary + expanded,
             )
         return work
+
+    def _taken_apart(self, work: Work, query: int, key: int, value: int) -> Work:
+        """Copies around a product of queries, keys and values that lie side by side for every group of heads [B].
+
+        Megatron-LM (megatron/core/transformer/attention.py: get_query_key_value_tensors) reshapes the queries of a group that has
+        several into heads, which copies them; Transformer Engine (get_qkv_layout) makes values contiguous that do not lie as the
+        rotated keys do; backward joins the three gradients (SplitAlongDim).
+        """
+        copied = value + (query if self.kv_heads < self.heads else 0)
+        joined = query + key + value
+        return work._replace(
+            forward=(Memory(2.0 * copied, launches=1 + (copied > value)), *work.forward),
+            backward_input=(*work.backward_input, Memory(2.0 * joined)),
+            backward_temporary=work.backward_temporary + joined,
+        )
 
     def _kernel(self, at: Workload, queries: int, keys: int, causal: bool, backward: bool) -> Kernel:
         heads, kv_heads = shard(self.heads, at), shard(self.kv_heads, at)
@@ -111,7 +135,7 @@ class AttentionCore(Layer):
         return (*kernels, self._kernel(at, rest, rest, self.causal, backward)) if rest else kernels
 
     def _expands(self, at: Workload) -> bool:
-        return self.expand_kv or at.attention == "mem-efficient"
+        return self.expand_kv or at.repeats_kv or at.attention == "mem-efficient"
 
     def _copy(self, at: Workload) -> tuple[Kernel, ...]:
         """Brings the heads-first output of a flash kernel into the order of the tokens, and its gradient back."""
@@ -139,7 +163,7 @@ class AttentionCore(Layer):
         state = 16 if at.attention == "mem-efficient" else 24
         copy = self._copy(at)
         result = Save(f"{self.name}.heads_first", context) if copy else Save(self.output, context)
-        if at.product_type("attention") == "fp8":
+        if at.product_type("attention") == "fp8" and (at.casts is None or at.casts.attention_in_fp8):
             result = Save(f"{self.name}.output_fp8", context // at.element)
         saves = (
             *operands,
@@ -335,6 +359,9 @@ class QKNorm(Layer):
             forward, backward = Memory(48 * count + 4 * size, launches=20), Memory(112 * count + 4 * size, launches=36)
         elif at.fused or self.kind == "layernorm":
             forward, backward = Memory(2 * size, launches=2), Memory(3 * size, launches=2)
+            if at.library:  # Transformer Engine's norm makes its input contiguous, and keys are a slice of the fused product
+                keys = 2 * at.tokens * shard(self.kv_heads, at) * self.head_dim * at.element
+                forward = Memory(2 * size + keys, launches=3)
             saves += [Save(f"{self.name}.input", size)]
         else:
             forward, backward = Memory(28 * count + 4 * size, launches=12), Memory(60 * count + 8 * size, launches=24)

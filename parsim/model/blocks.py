@@ -278,6 +278,7 @@ def _attention(config: TransformerConfig, kind: LayerKind, row: Row, source: str
         expand_kv=config.expand_key_value,
         chunk=kind.chunk,
         sinks=config.attention_sinks,
+        replaced=config.latent is None and (_normed(config, kind) or _rotated(config, kind)),
     )
     row.add(core)
     if config.attention_gate:
@@ -297,6 +298,16 @@ def _norms_feed_products(config: TransformerConfig) -> bool:
     return alone and "H" not in config.layer_pattern
 
 
+def _normed(config: TransformerConfig, kind: LayerKind) -> bool:
+    """Queries and keys are normed."""
+    return config.query_key_norm and (kind.rotates or config.query_key_norm_everywhere)
+
+
+def _rotated(config: TransformerConfig, kind: LayerKind) -> bool:
+    """Queries and keys are rotated."""
+    return config.position == "rotary" and kind.rotates
+
+
 def _query_key_value(config: TransformerConfig, kind: LayerKind, row: Row) -> None:
     """The fused tensor of queries, keys and values, normed and rotated where the architecture says so."""
     heads, kv_heads, d = config.heads, config.kv_heads, config.head_dim
@@ -313,7 +324,7 @@ def _query_key_value(config: TransformerConfig, kind: LayerKind, row: Row) -> No
         row.add(RelativeBias("relative_bias", (row.last,), "relative_bias", config.relative_buckets, heads))
     if config.clip_query_key_value:
         row.add(Activation("query_key_value_clip", (row.last,), "query_key_value_clip", sum(widths), "clamp", "column"))
-    if config.query_key_norm and (kind.rotates or config.query_key_norm_everywhere):
+    if _normed(config, kind):
         row.add(
             QKNorm(
                 "query_key_norm", (row.last,), "query_key_norm", heads, kv_heads, d, weights=config.query_key_norm_weights,
@@ -321,7 +332,7 @@ def _query_key_value(config: TransformerConfig, kind: LayerKind, row: Row) -> No
                 wide=config.norm_in_fp32, factor=config.norm_offset,
             )
         )  # fmt: skip
-    if config.position == "rotary" and kind.rotates:
+    if _rotated(config, kind):
         sliced = d if config.fused_query_key_value else 0
         row.add(Rotary("rotary", (row.last,), "rotary", heads, kv_heads, int(d * config.rotary_fraction), sliced, config.rotary_scaled))
 

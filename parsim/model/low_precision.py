@@ -243,6 +243,33 @@ class Quantisation:
             return ()
         return tuple(Memory(2.0 * count) for count, was in ((inputs, input_gathered), (gradients, gradient_gathered)) if was)
 
+    # -- around attention in eight bits ---------------------------------------------------------------------------
+
+    @property
+    def attention_saved(self) -> float:
+        """Bytes per element of the queries, keys and values that a kernel of attention in fp8 keeps: mxfp8 in both directions."""
+        return 2 * self._element if self.recipe == "mxfp8" else 1.0
+
+    @property
+    def attention_in_fp8(self) -> bool:
+        """The kernel writes its output and its gradients in fp8, from which they are taken back; else in 16 bit."""
+        return self.recipe == "delayed"
+
+    def attention_operands(self, count: int) -> tuple[Kernel, ...]:
+        """Quantise `count` elements for a kernel of attention: queries, keys and values forward, the output's gradient backward.
+
+        Transformer Engine, pytorch/attention/dot_product_attention/backends.py (FusedAttnFunc) and utils.py (combine_and_quantize).
+        Backward reads what forward quantised. Recipes that have no form for attention take that of current scaling (assumption).
+        """
+        if self.recipe == "mxfp8":
+            return (self._cast(count, self._element, 2),)
+        largest = () if self.recipe == "delayed" else (Memory(2.0 * count, launches=2),)
+        return (*largest, Memory(3.0 * count))
+
+    def attention_results(self, count: int) -> tuple[Kernel, ...]:
+        """Take `count` elements of the output (forward) or of the gradients of queries, keys and values (backward) back to 16 bit."""
+        return (Memory(3.0 * count),) if self.attention_in_fp8 else ()
+
     @property
     def fuses_bias(self) -> bool:
         """The bias's gradient is summed by the kernel that quantises dy (``bgrad_quantize``)."""

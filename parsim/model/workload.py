@@ -34,6 +34,10 @@ class Workload:
     gathers_again: bool = True
     """a column-parallel product keeps its shard of the tokens and gathers the others again for its weight's gradient; False: it keeps
     all of them, as autograd does behind DTensor's redistribution"""
+    inner_sequence: bool = False
+    """activations are [b, s, h], not [s, b, h]: what is gathered or scattered along the tokens is copied as a whole"""
+    repeats_kv: bool = False
+    """keys and values are copied to all query heads before the attention kernel"""
     element: int = 2
     """bytes per activation element (e)"""
     dtype: str = "bf16"

@@ -421,7 +421,7 @@ class FullyShardedDataParallel(ShardedUnits):
     @property
     def _gathered_update(self) -> int:
         """Bytes of an element of an update on the wire: torchtitan's DistMuon sends the type of the weight, microsoft/dion bf16."""
-        return self.training.precision.parameters if self.runtime.profile == "torchtitan" else BF16
+        return self.training.precision.parameters if self.runtime.torchtitan else BF16
 
     def _cuts(self, experts: Matrix) -> bool:
         """Whether experts are cut inside: fully_shard cuts a tensor of experts expert by expert."""

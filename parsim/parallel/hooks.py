@@ -137,7 +137,7 @@ class Emitter(Protocol):
         ...
 
     def compute(self, name: str, kind: str, kernels: Sequence[Kernel], allocates: Sequence[str] = (), frees: Sequence[str] = ()) -> None:
-        """Run kernels on the compute lane; allocate before, free after."""
+        """Run kernels on the compute lane; allocate before, free after. Empty: more of what ran last, under its name, of its kind."""
         ...
 
     def tensor(self, name: str, size: int, category: str, *, per_micro_batch: bool = False, stream: str = "") -> str:

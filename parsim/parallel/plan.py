@@ -364,6 +364,8 @@ def plan(
         tensor=parallelism.tensor.size,
         sequence_parallel=parallelism.tensor.sequence_parallel,
         gathers_again=runtime.gathers_again,
+        inner_sequence=runtime.inner_sequence,
+        repeats_kv=runtime.repeats_kv,
         expert=parallelism.expert.size,
         expert_tensor=parallelism.expert_width,
         expert_imbalance=busiest,

@@ -59,6 +59,10 @@ class Runtime:
     gradient_accumulation_fusion: bool = True
     gathers_again: bool = True
     """sequence parallelism gathers a column's saved input again for its weight gradient (Megatron-LM, Transformer Engine)"""
+    inner_sequence: bool = False
+    """activations are [b, s, h], not [s, b, h]: collectives along their tokens copy whole tensors (PyTorch's DTensor)"""
+    repeats_kv: bool = False
+    """keys and values are copied to all query heads before the attention kernel (repeat_kv)"""
     fused: bool = False
     """fused norm and activation kernels (software.fusion)"""
     compiled: bool = False
@@ -82,7 +86,12 @@ class Runtime:
     @property
     def torch_context(self) -> bool:
         """Context parallelism is PyTorch's `context_parallel`."""
-        return self.profile == "torchtitan"
+        return self.torchtitan
+
+    @property
+    def torchtitan(self) -> bool:
+        """The training loop is torchtitan's."""
+        return self.profile.startswith("torchtitan")
 
     @property
     def deepspeed(self) -> bool:

@@ -28,6 +28,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from parsim.errors import Finding
+from parsim.kernel import Memory
 from parsim.model.linear import Embedding, Linear
 from parsim.model.linear_attention import LinearAttention
 from parsim.model.loss import Loss
@@ -117,6 +118,27 @@ class TensorParallelHooks(SilentHooks):
         if casts is not None and casts.agreed and isinstance(operator, Linear) and operator.split in ("column", "row"):
             at.collective("all_reduce", TENSOR, casts.agreed, f"{operator.name} scale", blocking=True)
 
+    def _gather(self, operator: Operator, side: str, name: str, at: Emitter) -> None:
+        """Gather the tokens of an operator's input or of its output's gradient, before what reads them."""
+        size = self._gathered(operator, side)
+        at.collective("all_gather", TENSOR, size, name, blocking=True)
+        self._reorder(size, at)
+
+    def _reduce(self, operator: Operator, side: str, name: str, at: Emitter, *, blocking: bool) -> int:
+        """Sum what the ranks have of an operator's output or of its input's gradient; under sequence parallelism each keeps its tokens."""
+        scatters, size = self.workload.sequence_parallel, self._size(operator, side)
+        if scatters:
+            self._reorder(size, at)
+        return at.collective("reduce_scatter" if scatters else "all_reduce", TENSOR, size, name, blocking=blocking)
+
+    def _reorder(self, size: int, at: Emitter) -> None:
+        """NCCL joins and cuts whole blocks of memory. Where tokens are not the first dimension, their blocks are put together behind a
+        gather, and taken apart before a scatter, by a copy of all of it (torch/distributed/_functional_collectives.py:
+        all_gather_tensor and reduce_scatter_tensor, torch.cat of torch.chunk).
+        """
+        if self.workload.inner_sequence:
+            at.compute("", "", (Memory(2.0 * size),))
+
     def runs(self, operator: Operator) -> bool:
         """Whether a product of the operator runs in pieces, with those of its collective beside them."""
         return self.products.covers(operator, phase="forward")
@@ -141,7 +163,7 @@ class TensorParallelHooks(SilentHooks):
             return
         self._agree(operator, at)
         if not self.products.covers(operator, phase="forward"):
-            at.collective("all_gather", TENSOR, self._gathered(operator, "input"), operator.name, blocking=True)
+            self._gather(operator, "input", operator.name, at)
 
     def _whole_tokens(self, operator: Operator) -> list[tuple[str, int]]:
         """Tensors that attention to chosen keys reads of all tokens, of which a rank has a part."""
@@ -161,8 +183,7 @@ class TensorParallelHooks(SilentHooks):
             for what in ("max", "target logit", "sum"):
                 at.collective("all_reduce", TENSOR, 4 * self.workload.tokens, f"loss {what}", blocking=True)
         elif self._leaves(operator) and not self.products.covers(operator, phase="forward"):
-            kind = "reduce_scatter" if self.workload.sequence_parallel else "all_reduce"
-            at.collective(kind, TENSOR, self._size(operator, "output"), operator.name, blocking=True)
+            self._reduce(operator, "output", operator.name, at, blocking=True)
 
     def before_input(self, operator: Operator, at: Emitter) -> None:
         """Sequence parallel: gather a row's output gradient; start gathering a column's saved input for its W."""
@@ -173,7 +194,7 @@ class TensorParallelHooks(SilentHooks):
         elif self._leaves(operator) and operator.split == "row":
             self._agree(operator, at)
             if not self.products.covers(operator, phase="input"):
-                at.collective("all_gather", TENSOR, self._gathered(operator, "output"), f"{operator.name} grad", blocking=True)
+                self._gather(operator, "output", f"{operator.name} grad", at)
         elif self._regathers(operator) and not self.split:
             handle = at.collective(
                 "all_gather", TENSOR, self._gathered(operator, "input"), f"{operator.name} saved input", blocking=not self.hidden
@@ -188,10 +209,8 @@ class TensorParallelHooks(SilentHooks):
         if self._enters(operator) and not self._scatters_later(operator):
             saved = self.pending[:]
             self.pending.clear()
-            kind = "reduce_scatter" if self.workload.sequence_parallel else "all_reduce"
             if not self.products.covers(operator, phase="input"):
-                handle = at.collective(kind, TENSOR, self._size(operator, "input"), f"{operator.name} grad", blocking=not self.hidden)
-                self.pending.append(handle)
+                self.pending.append(self._reduce(operator, "input", f"{operator.name} grad", at, blocking=not self.hidden))
             if self.hidden:
                 at.wait(*saved)
             if self.split or not _trains(operator):
@@ -201,14 +220,14 @@ class TensorParallelHooks(SilentHooks):
     def before_weight(self, operator: Operator, at: Emitter) -> None:
         """Embedding under sequence parallelism: gather the output gradient before the scatter-add."""
         if self.workload.sequence_parallel and self._leaves(operator) and operator.split == "vocab":
-            at.collective("all_gather", TENSOR, self._size(operator, "output"), f"{operator.name} grad", blocking=True)
+            self._gather(operator, "output", f"{operator.name} grad", at)
         elif self.workload.sequence_parallel and self.split and self._regathers(operator):
             at.collective("all_gather", TENSOR, self._gathered(operator, "input"), f"{operator.name} saved input", blocking=True)
 
     def after_weight(self, operator: Operator, at: Emitter) -> None:
         """The compute that follows needs the summed input gradient."""
         if self._scatters_later(operator):
-            at.collective("reduce_scatter", TENSOR, self._size(operator, "input"), f"{operator.name} grad", blocking=True)
+            self._reduce(operator, "input", f"{operator.name} grad", at, blocking=True)
         elif self._enters(operator):
             at.wait(*self.pending)
             self.pending.clear()

@@ -189,6 +189,7 @@ class PassBuilder(Emitter):
     def compute(self, name: str, kind: str, kernels: Sequence[Kernel], allocates: Sequence[str] = (), frees: Sequence[str] = ()) -> None:
         """See `Emitter.compute`. An empty name continues what was named last; recomputed inside ``B0 layer 3`` is ``R0 layer 3``."""
         self.settle()
+        kind = kind or self.called[1]
         if name:
             self.label(name, kind)
         elif kind == self.named[1]:

@@ -64,6 +64,10 @@ class Profile:
     """experts that are spread over ranks are shared in width by the tensor-parallel ranks, too"""
     gathers_again: bool
     """sequence parallelism gathers a column's saved input again for its weight gradient instead of keeping the gathered one"""
+    inner_sequence: bool
+    """tokens are not the first dimension of activations, so that gathers and scatters of them copy whole tensors"""
+    repeats_kv: bool
+    """keys and values are copied to all query heads before the attention kernel"""
     vocabulary_divisor: int
     """vocabularies are padded to a multiple of this times the tensor size; 0 = they are not"""
     norm: str
@@ -157,6 +161,8 @@ def read_profile(name: str, relative_to: str | None) -> Profile:
         tensor_overlap=reader.get("tensor.overlap", Choice(("none", "backward", "full", "async")), "none"),
         wide_experts=reader.get("experts.width", Choice(("shared", "whole")), "whole") == "shared",
         gathers_again=reader.get("tensor.gathers_again", Flag(), default=True),
+        inner_sequence=reader.get("tensor.inner_sequence", Flag(), default=False),
+        repeats_kv=reader.get("attention.repeat_kv", Flag(), default=False),
         vocabulary_divisor=reader.get("vocabulary.divisible_by", _Divisor(), "none"),
         norm=reader.get("kernels.norm", Choice(("persistent", "two-pass")), "persistent"),
         train_metrics=reader.get("kernels.train_metrics", Whole(0, 16), 0),
@@ -285,6 +291,8 @@ def runtime_of(
         allocator=cast(Literal["segments", "expandable", "exact"], allocator),
         gradient_accumulation_fusion=accumulate,
         gathers_again=profile.gathers_again,
+        inner_sequence=profile.inner_sequence,
+        repeats_kv=profile.repeats_kv,
         fused=fusion != "eager",
         compiled=fusion == "compiled",
         host=host_of(section.host, profile, assumptions, issue_of(devices[0], documents)),
