@@ -12,13 +12,15 @@ column forward      ring: t pieces of the tokens, gather beside all but     the 
 row forward         pipeline: parts of the features, all but the first      t pieces of the tokens, exchange beside all
                     beside the scatter of the one before                    but the first, then a sum of t parts
 row input gradient  ring, as column forward                                 the same
-column input        bulk: whole product beside the gather of the saved      as row forward
-gradient            input
+column input        bulk: whole product beside the gather of the saved      as row forward; whole products where several read
+gradient            input                                                   the input, whose sum is scattered
 column weight       bulk: whole product beside the scatter of the input's   whole product, after a gather of the saved
 gradient            gradient                                                input
 ==================  ======================================================  ==========================================
 
 Only the four projections of a layer have user buffers (qkv, proj, fc1, fc2); embedding, head and experts keep plain collectives.
+torch.compile finds a product in front of a scatter (``torch/_inductor/fx_passes/micro_pipeline_tp.py``: _find_producer_matmul), not the sum
+of the gradients that queries, keys and values, or gate and up, have for their common input.
 Closed forms: `parsim.theory.communication.gather_and_product_time`, `product_and_scatter_time`.
 """
 
@@ -66,7 +68,8 @@ class OverlappedProducts:
             return False
         if mode == "full":
             return operator.name in BUFFERED and (phase == "forward" or operator.split == "row") and operator.split in ("column", "row")
-        return operator.split in ("column", "row", "vocab") and not operator.apart
+        summed = phase == "input" and operator.split == "column" and len(operator.out_features) > 1
+        return operator.split in ("column", "row", "vocab") and not operator.apart and not summed
 
     def run(self, step: Step, size: int, kind: str, at: Emitter, allocates: Sequence[str], frees: Sequence[str]) -> None:
         """The kernels of a step that `covers` covers, as compute of this `kind`; its collective moves `size` bytes."""
