@@ -94,7 +94,7 @@ class AttentionCore(Layer):
                 forward=(*casts.attention_operands(given), *work.forward, *casts.attention_results(made)),
                 backward_input=(*casts.attention_operands(made), *work.backward_input, *casts.attention_results(given)),
             )
-        if self.replaced and at.library and not eager and len(self.inputs) == 1:
+        if self.replaced and at.interleaved and not eager and len(self.inputs) == 1:
             work = self._taken_apart(work, query * token, key * token, value * token)
         if expanded:
             copies = Memory(expanded + (key + value) * token, launches=2)
@@ -359,7 +359,7 @@ class QKNorm(Layer):
             forward, backward = Memory(48 * count + 4 * size, launches=20), Memory(112 * count + 4 * size, launches=36)
         elif at.fused or self.kind == "layernorm":
             forward, backward = Memory(2 * size, launches=2), Memory(3 * size, launches=2)
-            if at.library:  # Transformer Engine's norm makes its input contiguous, and keys are a slice of the fused product
+            if at.interleaved:  # Transformer Engine's norm makes its input contiguous, and keys are a slice of the fused product
                 keys = 2 * at.tokens * shard(self.kv_heads, at) * self.head_dim * at.element
                 forward = Memory(2 * size + keys, launches=3)
             saves += [Save(f"{self.name}.input", size)]

@@ -36,6 +36,8 @@ class Workload:
     all of them, as autograd does behind DTensor's redistribution"""
     inner_sequence: bool = False
     """activations are [b, s, h], not [s, b, h]: what is gathered or scattered along the tokens is copied as a whole"""
+    interleaved: bool = False
+    """queries, keys and values come from one product, side by side for every group of heads (Megatron-LM)"""
     repeats_kv: bool = False
     """keys and values are copied to all query heads before the attention kernel"""
     element: int = 2

@@ -365,6 +365,7 @@ def plan(
         sequence_parallel=parallelism.tensor.sequence_parallel,
         gathers_again=runtime.gathers_again,
         inner_sequence=runtime.inner_sequence,
+        interleaved=runtime.megatron,
         repeats_kv=runtime.repeats_kv,
         expert=parallelism.expert.size,
         expert_tensor=parallelism.expert_width,

@@ -62,7 +62,7 @@ def test_sources_with_mfu_only_are_told_apart() -> None:
     assert [source.title for source in scores().sources if source.mfu_only] == [
         line[2:].partition(" (prints MFU only)")[0] for line in marked
     ]
-    without = replace(scores(), sources=tuple(source for source in scores().sources if source.name != "mpf"))
+    without = replace(scores(), sources=tuple(source for source in scores().sources if not source.mfu_only))
     (timed,) = (line for line in lines if line.startswith("| the same without"))
     assert [f"{percent(without.over_sources(grade))} %" for grade in scores().grades] == timed.split(" | ")[2:5]
     assert scores().timed().timed() is None
