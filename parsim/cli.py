@@ -116,6 +116,10 @@ def run(
         if value is not None and not several:
             raise ScenarioError(Finding("there is one run only", option, value, "say how many there may be: --runs 1000"))
     directory = out if out is not None else None if as_json else OUT / Path(file).stem
+    if directory is not None:
+        from parsim.report.write import check_folder
+
+        check_folder(directory)
     with scenario.placing(), _deadlocks(scenario, command, as_json=as_json), busy("Simulating one step", quiet=quiet or several):
         if several:
             from parsim.commands.runs import repeated

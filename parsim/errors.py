@@ -19,6 +19,8 @@ _MOST_CHARACTERS = 15_000
 """of all that are listed"""
 _LONGEST = (200, 200, 800, 700)
 """characters shown of a place, a key, a message and a suggestion, which may all quote what somebody wrote"""
+_WORD = 40
+"""characters within which a word ends"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,16 @@ class Finding:
 
 
 def shortened(text: str, most: int) -> str:
-    """`text`, of which at most about `most` characters are shown: beginning and end, and how many are left out between them."""
-    if len(text) <= most:
+    """`text`, of which at most about `most` characters are shown: beginning and end, and how many are left out between them.
+
+    It is cut between words, where there are any.
+    """
+    if len(text) <= most + _WORD:
         return text
-    tail = most // 4
-    return f"{text[: most - tail]}... ({len(text) - most:,} characters) ...{text[-tail:]}"
+    begin, end = text[: most - most // 4], text[-(most // 4) :]
+    begin = begin[: begin.rfind(" ", len(begin) - _WORD) + 1] or begin
+    end = end[end.find(" ", 0, _WORD) :] if " " in end[:_WORD] else end
+    return f"{begin}... ({len(text) - len(begin) - len(end):,} characters) ...{end}"
 
 
 class ParsimError(Exception):

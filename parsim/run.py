@@ -139,7 +139,7 @@ def _measured(scenario: Scenario, built: Built, run: Run) -> Measured:
         name=scenario.name,
         scenario=scenario.document(),
         origins=place_texts(scenario.origins),
-        wiring=partial(wiring_of, built.cluster),
+        wiring=partial(wiring_of, built.cluster, run.classes),
         assumptions=tuple(Assumption(a.name, a.value, a.source, a.origin) for a in built.assumptions),
         warnings=built.warnings,
         confidence=Confidence(**confidence(built)),

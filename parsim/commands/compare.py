@@ -64,6 +64,10 @@ def compare(
 
     kinds = [] if formats == "none" else [kind.strip() for kind in formats.split(",")]
     _check_formats(kinds)
+    if out is not None or not as_json:
+        from parsim.report.write import check_folder
+
+        check_folder(out or OUT)
     watch = partial(progress, "Simulating variants", quiet=quiet)
     found = simulated(
         *items, labels=label or (), named=override or (), baseline=baseline, workers=workers, watch=watch, trust_code=trust_code,

@@ -72,6 +72,10 @@ def _scenario(
     from parsim.study.explain import document, text
     from parsim.study.explain import explain as study
 
+    if out is not None:
+        from parsim.report.write import check_folder
+
+        check_folder(out)
     found = study(scenario, slow_gpu=slow_gpu or SPEED, jobs=workers, watch=partial(progress, "Simulating changes", quiet=quiet))
     said: dict[str, Any] | None = document(found) if as_json or out is not None else None
     written = [] if out is None or said is None else _write(found, said, out)

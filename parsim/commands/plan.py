@@ -73,6 +73,11 @@ def plan(
         words = (sequence, global_batch, precision, numbers["--tokens"], headroom or HEADROOM, software or "auto")
         asked = Question(model, on, gpus, nodes, *words)
         base, assumed = scenario_of(asked)
+    directory = out if out is not None else None if as_json else OUT / f"plan-{Path(model).stem}"
+    if directory is not None:
+        from parsim.report.write import check_folder
+
+        check_folder(directory)
     tell = (lambda _: None) if as_json or quiet else say
     tell(question_text(base, assumed))
 
@@ -90,7 +95,6 @@ def plan(
         with busy("Looking at other numbers of GPUs", quiet=quiet):
             found.nearby = nearby(asked, found, workers=workers)
     with finishing() as pressed:
-        directory = out if out is not None else None if as_json else OUT / f"plan-{Path(model).stem}"
         written = [] if directory is None or found.best is None else write(found, directory)
         if as_json:
             say_json(document(found, assumed))

@@ -115,6 +115,11 @@ def size(
         if not (as_json or quiet):
             say(improvement(one))
 
+    for folder in (out, save):
+        if folder is not None:
+            from parsim.report.write import check_folder
+
+            check_folder(folder)
     watch = partial(progress, "Sizing machines", quiet=quiet)
     answer = answered(model, trust_code=trust_code, workers=workers, watch=watch, improved=better, **flags)
     with finishing() as pressed:

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from parsim.interop.export_draft import Exported, job_of
-from parsim.interop.recognise import Claim, Foreign, Tool, check_readable, recognised, refuse_python
-from parsim.interop.tools import TABLE
+from parsim.interop.recognise import Claim, Foreign, Tool, check_readable, claims, recognised, refuse_python
+from parsim.interop.tools import MODEL, TABLE, WITH_A_MODEL
 from parsim.scenario.values import did_you_mean
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ def import_config(
     if tool and tool not in TOOLS:
         raise ScenarioError(Finding(f"there is no format {tool!r}", "--from", tool, f"known: {', '.join(TOOLS)}"))
     foreign = _parsed(text, file, given, arguments, more)
+    if not tool:
+        _check_models(foreign)
     claim = recognised(TABLE, foreign, tool)
     whose, evidence = claim.tool, claim.evidence
     read = check_readable(whose, foreign, evidence)
@@ -125,6 +127,15 @@ def _parsed(text: str, file: str, given: Given, arguments: str | None, more: Seq
             raise ScenarioError(Finding("a further file of the same job is YAML, JSON or TOML", file=called, line=1))
         others.append(document)
     return Foreign(file, mapping, call, arguments, tuple(others), () if call is None else _named(call, file))
+
+
+def _check_models(foreign: Foreign) -> None:
+    """Raise `ScenarioError`: among the files is a model's own configuration, which says nothing of a training."""
+    documents = [document for document in (foreign.document, *foreign.more) if document is not None]
+    models = [each for each in documents if [claim.tool.name for claim in claims(TABLE, Foreign(each.path, each))] == [MODEL]]
+    if models:
+        text = f"this is {TABLE[MODEL].called}, and no training's"
+        raise ScenarioError([Finding(text, file=each.path, line=1, suggestion=WITH_A_MODEL.format(each.path)) for each in models])
 
 
 def _check_company(tool: Tool, foreign: Foreign) -> None:

@@ -113,7 +113,7 @@ def check_readable(tool: Tool, foreign: Foreign, evidence: str) -> Reader:
     """The reader of a tool. Raises `ScenarioError` where it is known by name only, or the form is not its own."""
     problem = ""
     if tool.read is None:
-        problem = f"this is {tool.called}{f' ({evidence})' if evidence else ''}, which parsim does not read"
+        problem = f"this is {tool.called}{f' ({evidence})' if evidence else ''}, which parsim does not import"
     elif "document" not in tool.forms and foreign.document is not None:
         problem = "a shell script or arguments are expected, and this is YAML, JSON or TOML"
     elif "command" not in tool.forms and foreign.document is None:

@@ -37,6 +37,10 @@ _OF_DEEPSPEED = (
 """what stands beside a batch in a file of DeepSpeed's, and not in one of somebody's own"""
 BOTH = ("document", "command")
 OWN = "write the scenario: parsim new"
+MODEL = "hf-model"
+"""the name of models' own configurations, which say nothing of a training"""
+WITH_A_MODEL = "parsim new --model {0} --on CLUSTER, or beside a training configuration parsim import TRAINING --model {0}"
+"""what to do with one"""
 
 
 def _megatron(draft: ImportDraft, foreign: Foreign) -> None:
@@ -186,6 +190,9 @@ RECORDS = (
          instead=OWN),
     Tool("trainer-state", "what a Trainer notes at a checkpoint", own=("log_history",), has=("hf", "deepspeed"),
          instead="import the training arguments, or the script that holds them"),
+    Tool(MODEL, "a Hugging Face model's configuration", own=("architectures", "transformers_version"), enough=4,
+         shared=("model_type", "vocab_size", "hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size"),
+         instead=WITH_A_MODEL.format("FILE")),
     Tool("parsim", "a scenario of parsim", own=("cluster.topology", "training.sequence_length", "parallel.tensor.size"),
          instead="it needs no import: parsim run FILE"),
     Tool("verl", "verl", own=("actor_rollout_ref.*", "algorithm.adv_estimator"), forms=BOTH, programs=("verl",), read=_verl,

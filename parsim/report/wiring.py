@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from parsim.hardware.fabric.cluster import Cluster
+from parsim.program.folding import Classes
 
 
 @dataclass(frozen=True)
@@ -37,16 +39,21 @@ class Wiring:
     """rail-optimised | fat-tree | ...; empty for one machine"""
     other_machines: int = 0
     """machines of other kinds"""
+    alike: Mapping[int, Mapping[tuple[str, str], int]] = field(default_factory=dict)
+    """link that stands for all that carry the same -> name and kind of these, and how many of them"""
 
 
-def wiring_of(cluster: Cluster) -> Wiring:
-    """Count a cluster's parts."""
+def wiring_of(cluster: Cluster, classes: Classes | None = None) -> Wiring:
+    """Count a cluster's parts. `classes`: which link stands for which others."""
     node, fabric = cluster.blocks[0].node, cluster.fabric
     inside = Counter((name, link.kind, link.capacity) for name, link in zip(node.classes, node.links, strict=True))
     between: Counter[tuple[str, str, float]] = Counter()
     if fabric is not None:
         for local, count in fabric.classes_of_links():
             between[fabric.link_class(local), fabric.link(local).kind, fabric.capacity(local)] += count
+    groups: dict[int, list[int]] = {}
+    for link, representative in (classes.links if classes is not None else {}).items():
+        groups.setdefault(representative, []).append(link)
     alike = sum(block.count for block in cluster.blocks if block.node is node)
     return Wiring(
         machines=cluster.nodes,
@@ -56,4 +63,5 @@ def wiring_of(cluster: Cluster) -> Wiring:
         switches={} if fabric is None else fabric.switches(),
         fabric="" if fabric is None else fabric.kind,
         other_machines=cluster.nodes - alike,
+        alike={one: Counter((cluster.link_class_name(link), cluster.link(link).kind) for link in among) for one, among in groups.items()},
     )

@@ -150,6 +150,21 @@ def inside(folder: Path) -> Iterator[None]:
         raise
 
 
+def check_folder(folder: Path) -> None:
+    """Raise `OutputError` where no file can be written in `folder`: before minutes are spent on one. Nothing of it stays."""
+    made = [one for one in (folder, *folder.parents) if not _is_there(one)]
+    try:
+        make_folder(folder)
+        with _refused(folder):
+            probe = _part(folder / "x")
+            probe.touch()
+            probe.unlink()
+    finally:
+        with suppress(OSError):  # not made, or somebody else writes there meanwhile
+            for one in made:
+                one.rmdir()
+
+
 @contextmanager
 def _refused(path: Path) -> Iterator[None]:
     """What the system says about `path` as a finding."""

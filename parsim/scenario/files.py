@@ -123,6 +123,8 @@ def find(kind: str, name: str, relative_to: str | Path | None = None) -> Path:
         if Path(name).is_dir():
             raise ScenarioError(Finding(f"{name!r} is a directory, expected a file", value=name, suggestion="name a file in it"))
         raise ScenarioError(Finding(f"no such file {name!r}{beside}", value=name, suggestion=_nearest(kind, name, [*shipped, *known])))
+    if kind == "scenarios" and relative_to != SEALED and exists(name):  # no file, see above
+        raise ScenarioError(Finding(f"{name!r} is a directory, expected a file", value=name, suggestion="name a file in it"))
     suggestion = _nearest(kind, name, [*shipped, *known]) or (ANY_MODEL if kind == "models" else _offer(names(kind)))
     if kind == "devices" and name.casefold().startswith(("tpu", "google tpu")):
         message = f"{name!r}: TPUs are not supported yet: no times of their kernels are published, and XLA's collectives are not NCCL's"

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 
 COMMAND_LINE = "command line: "
+_OTHER_TOOLS = (".toml", ".sh", ".slurm", ".sbatch", ".py")
+"""endings of configurations that are imported"""
 
 
 class _Sources:
@@ -64,7 +66,14 @@ class _Sources:
 
     def file(self, path: Path, chain: tuple[Path, ...] = ()) -> None:
         """The layers of `path`, what it extends first."""
-        self.document(files.read(path) if not chain else files.read_referenced("scenarios", path), (*chain, path.resolve()))
+        if chain:
+            document = files.read_referenced("scenarios", path)
+        elif path.suffix in _OTHER_TOOLS:
+            raise ScenarioError(Finding("is no scenario, which is YAML", value=path.name, suggestion=_imported(path), file=str(path)))
+        else:
+            document = files.read(path)
+            self.findings += _of_another_tool(document)
+        self.document(document, (*chain, path.resolve()))
 
     def document(self, document: files.Document, chain: tuple[Path, ...]) -> None:
         """The layers of what was read, the last of `chain`; what it extends first."""
@@ -88,6 +97,20 @@ class _Sources:
             names = [step.name for step in (*chain[chain.index(target.resolve()) :], target)]
             raise ScenarioError(Finding(f"extends goes in a circle: {' -> '.join(names)}", value=entry))
         self.file(target, chain)
+
+
+def _of_another_tool(document: files.Document) -> list[Finding]:
+    """What is said once of a file in which no key of a scenario stands, besides that none is known."""
+    from parsim.scenario.schema import known_keys
+
+    if len(document.tree) < 2 or any(key in known_keys()[""] for key in document.tree):
+        return []
+    hint = f"{_imported(document.path)}; a model's config.json goes under model: or into parsim new --model {document.path}"
+    return [Finding("no key of a scenario stands in it (model, cluster, training ...)", "", None, hint, document.path)]
+
+
+def _imported(path: str | Path) -> str:
+    return f"another tool's configuration is imported: parsim import {path}"
 
 
 def load(

@@ -56,7 +56,8 @@ def model_tree(model: str | Mapping[str, Any], relative_to: str | None) -> tuple
         return copy.deepcopy(dict(model)), name, relative_to
     document = files.read_referenced("models", files.find("models", model, relative_to))
     path = Path(document.path)
-    stem = path.parent.name if path.name == "config.json" else path.stem
+    folder = path.parent.name.strip(".") or path.parent.resolve().name
+    stem = (folder if path.name == "config.json" else "") or path.stem
     return document.tree, str(document.tree.get("name") or stem), document.path
 
 

@@ -25,6 +25,9 @@ DEPTH_LIMIT = 100
 LARGEST = 10**30
 """largest whole number: beyond anything real, and exact arithmetic with more digits is slow or impossible"""
 
+_LONG_NUMBER = re.compile(r"\d{1000,}")
+"""what Python refuses to convert, with other words"""
+
 Origin = tuple[str, int | None, int | None]
 """file (or command-line argument), line and column, both from 1"""
 
@@ -52,6 +55,7 @@ def load(text: str, name: str, *, repeated: bool = False) -> Any:
     from ruamel.yaml import YAML
     from ruamel.yaml.constructor import DuplicateKeyError
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.reader import ReaderError
 
     if len(text) > MOST_CHARACTERS:
         raise unreadable(f"{len(text):,} characters: at most {MOST_CHARACTERS:,} are read", name, suggestion="is it the right file?")
@@ -68,14 +72,25 @@ def load(text: str, name: str, *, repeated: bool = False) -> Any:
         if wide := wide_marks(text, name):
             raise ScenarioError(wide) from None
         mark = error.problem_mark or error.context_mark
-        problem = " ".join(str(part) for part in (error.problem, error.context) if part)
+        parts = [str(part) for part in (error.problem, error.context) if part]
+        problem = ", ".join(reversed(parts)) if parts[0].startswith("but ") else " ".join(parts)
         line, column = (mark.line + 1, mark.column + 1) if mark is not None else (None, None)
         raise unreadable(f"not valid YAML: {problem}", name, line, column, suggestion=_yaml_hint(text, problem)) from None
     except RecursionError:
         raise unreadable("nested too deeply", name, suggestion=f"at most {DEPTH_LIMIT} levels are read") from None
+    except ReaderError as error:
+        raise unreadable(f"the character U+{error.character:04X} is not allowed in YAML", name, *_place(text, error.position)) from None
     except (YAMLError, ValueError, TypeError, AttributeError, IndexError) as error:
+        if number := _LONG_NUMBER.search(text):
+            message = f"a number of {len(number[0]):,} digits: at most {len(str(LARGEST)) - 1} are read"
+            raise unreadable(message, name, *_place(text, number.start())) from None
         summary = " ".join(str(error).split())[:200]
         raise unreadable(f"not valid YAML: {summary}", name) from None
+
+
+def _place(text: str, offset: int) -> tuple[int, int]:
+    """Line and column of a character, from 1."""
+    return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
 
 
 def _last_of_each() -> Any:

@@ -17,7 +17,7 @@ from parsim.scenario.files import names
 from parsim.scenario.precision import PRESETS
 from parsim.scenario.scenario import Scenario
 from parsim.study.variants import Figures, Outcome
-from parsim.study.what_if import DIGITS, Overrides, Watch, scaled, tried
+from parsim.study.what_if import DIGITS, Overrides, Watch, levelled, scaled, tried
 
 CHOICES = {
     "dropout": ("0", "0.1"),
@@ -69,7 +69,8 @@ def with_effects(scenario: Scenario, report: Report, *, jobs: int | None = None,
     Efficiencies of the device that decide the step are among them, whoever states them: they differ between runs.
     """
     asked = alternatives(scenario, report)
-    return sorted_by_effect(report, asked, tried(scenario, [one.overrides for one in asked], jobs=jobs, watch=watch))
+    came = tried(scenario, [(), *(one.overrides for one in asked)], jobs=jobs, watch=watch)
+    return sorted_by_effect(report, asked, levelled(report, came))
 
 
 def alternatives(scenario: Scenario, report: Report) -> list[Alternative]:

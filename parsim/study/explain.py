@@ -28,7 +28,7 @@ from parsim.scenario.scenario import Scenario
 from parsim.study.assumptions import alternatives, sorted_by_effect
 from parsim.study.roofline import Roofline, roofline
 from parsim.study.variants import Figures, Outcome, Variant, answered, figures, slowed
-from parsim.study.what_if import Change, Watch, WhatIf, by_name, changes, ranked, slow_rank, tried, variants_with
+from parsim.study.what_if import Change, Watch, WhatIf, by_name, changes, levelled, ranked, slow_rank, tried, variants_with
 from parsim.units import snapped
 
 DAY = 86_400.0
@@ -72,14 +72,15 @@ def explain(scenario: Scenario, *, slow_gpu: float = SPEED, jobs: int | None = N
     built = build(scenario)
     profiled = isinstance(scenario.tree["model"], dict) and "stages" in scenario.tree["model"]
     assumed, asked = alternatives(scenario, report), list(changes(scenario, report))
-    variants = variants_with(scenario, [*(one.overrides for one in assumed), *(one.overrides for one in asked)])
+    variants = variants_with(scenario, [(), *(one.overrides for one in assumed), *(one.overrides for one in asked)])
     look = partial(_slowest, nominal=report.step_time, speed=checked(slow_gpu), waited_for=report.bottleneck_rank)
     came = answered([(Variant(scenario), look), *((variant, figures) for variant in variants)], jobs=jobs)  # the longest first
-    slow, *others = came if watch is None else watch(came, 1 + len(variants))
+    slow, *figured = came if watch is None else watch(came, 1 + len(variants))
     if slow.answer is None:
         raise PlanError(slow.findings) if slow.status == "refused" else ParsimError(slow.reason)
     costs, slowest, at_worst = slow.answer
     report = Report(replace(report.measured, slow_gpu=costs))
+    others = levelled(report, figured)
     return Explanation(
         scenario=scenario,
         report=sorted_by_effect(report, assumed, others[: len(assumed)]),

@@ -115,6 +115,9 @@ class Figures(NamedTuple):
     """per step"""
     peak: int
     """highest device memory in use on any rank [B]"""
+    reserved: int = 0
+    """most that the allocator of any rank holds in a short step, in which it may need a little less than in the whole one; 0 where it saw
+    every micro-batch [B]"""
 
     @property
     def seconds_per_sample(self) -> float:
@@ -171,8 +174,10 @@ def figures(scenario: Scenario) -> tuple[Figures, str]:
     if built.faults and built.weeks is None:
         return _broken(scenario)
     step = step_of(built)
-    peak = step.memory.peak_bytes
-    return Figures(step.step_time, built.training.samples, peak), "" if step.fits else LACKING
+    memory = step.memory
+    short = step.method == "periods" and memory is step.simulated_memory
+    reserved = max((device.reserved_bytes for device in memory.devices), default=0) if short else 0
+    return Figures(step.step_time, built.training.samples, memory.peak_bytes, reserved), "" if step.fits else LACKING
 
 
 def slowed(scenario: Scenario, *, nominal: float, speed: float) -> tuple[SlowGpu | None, str]:

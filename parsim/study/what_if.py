@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from parsim.hardware.fabric.joined import REGION_LINK
@@ -83,6 +83,20 @@ def tried(
     variants = variants_with(scenario, changes)
     came = outcomes(variants, figures, jobs=jobs)
     return list(came if watch is None else watch(came, len(variants)))
+
+
+def levelled(report: Report, came: Sequence[Outcome[Figures]]) -> list[Outcome[Figures]]:
+    """What came of the changes behind the first, which changes nothing. Where a short step's allocator holds as much as that of the
+    unchanged one, the whole step's would hold as much as the report says: its peak is no lower for being short.
+    """
+    unchanged, *changed = (one.answer for one in came)
+    if unchanged is None or not unchanged.reserved:
+        return [*came[1:]]
+    missed = report.peak_memory - unchanged.peak
+    return [
+        replace(outcome, answer=one._replace(peak=one.peak + missed)) if one is not None and one.reserved == unchanged.reserved else outcome
+        for outcome, one in zip(came[1:], changed, strict=True)
+    ]
 
 
 def variants_with(scenario: Scenario, changes: Sequence[Overrides]) -> list[Variant]:

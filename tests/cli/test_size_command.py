@@ -27,6 +27,9 @@ def test_json_files_and_scenarios(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert document["ranked"][0]["gpus"] == 8
     assert sorted(path.name for path in out.iterdir()) == ["gpus-time.svg", "size.html", "size.json", "size.txt", "time-cost.svg"]
     assert json.loads((out / "size.json").read_text(encoding="utf-8")) == document
+    page = (out / "size.html").read_text(encoding="utf-8")
+    assert "Strategy: tp GPUs that share every layer (tensor parallelism), pp pipeline stages, dp replicas" in page
+    assert "MFU: FLOP that the model needs over" in page
     (scenario,) = saved.iterdir()
     assert execute(["run", str(scenario), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from html.parser import HTMLParser
 from importlib.resources import files
 
@@ -139,6 +140,26 @@ def test_links_are_folded_but_the_hot_one_stays(report, make_measured, run, make
     hot = svg[svg.index('data-link="nic-&gt;leaf') :]
     assert f'stroke="{STEPS[5][1]}" stroke-width="5.0"' in hot[:500]
     assert f'stroke="{STEPS[3][1]}"' in svg[svg.index('data-link="gpu-&gt;nvswitch') :][:500]
+
+
+def test_both_directions_of_a_link_are_drawn_as_busy_as_they_are():
+    """Folding names a class of links after one of them: the others carry the same, and are not idle."""
+    scenario = load(
+        {
+            "model": {"base": "gpt2", "layers": 4},
+            "cluster": {"topology": "dgx-a100-80gb", "nodes": 2},
+            "training": {"global_batch": 4, "micro_batch": 1, "sequence_length": 128},
+            "parallel": {"tensor": {"size": 4}, "pipeline": {"size": 2}},
+        }
+    )
+    folded, whole = (re.findall("<title>(.*?)</title>", topology(simulate(scenario, unfolded=each))) for each in (False, True))
+    used = {title.partition(":")[0].replace("-&gt;", ">"): title.partition(": ")[2] for title in folded}
+    assert used["gpu>nvswitch and nvswitch>gpu"].startswith("16 × nvlink3")
+    assert "busiest used 0 %" not in used["gpu>nvswitch and nvswitch>gpu"]
+    assert used["nic>pcie and pcie>nic"] == used["gpu>pcie and pcie>gpu"]
+    assert used["nic>leaf and leaf>nic"].startswith("16 × ib-hdr")
+    assert used["cpu>cpu"].startswith("4 × ")
+    assert folded == whole
 
 
 def test_colours_are_those_of_the_figures(report):

@@ -12,7 +12,7 @@ import pytest
 
 from parsim.cli import execute
 from parsim.errors import InputError
-from parsim.report.write import replacing, write_file, write_new, write_together
+from parsim.report.write import check_folder, replacing, write_file, write_new, write_together
 from parsim.scenario.files import read_text
 
 Disk = Callable[[int], AbstractContextManager[None]]
@@ -112,3 +112,30 @@ def test_no_command_leaves_half_a_file(tmp_path: Path, capsys: pytest.CaptureFix
     assert "Nothing was simulated" not in error
     left = [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size]
     assert left == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run gpt2-ddp-4x-a100",
+        "explain gpt2-ddp-4x-a100",
+        "compare gpt2-ddp-4x-a100 training.micro_batch=1,2 --workers 1",
+        "plan gpt2 --on hgx-h100 --workers 1",
+        "size gpt2 --tokens 1B --days 1 --on hgx-h100 --workers 1",
+    ],
+)
+def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_simulated(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parsim.simulation.engine.Engine.run", lambda *_: pytest.fail("simulated"))
+    (tmp_path / "file").touch()
+    assert execute([*command.split(), "--out", str(tmp_path / "file" / "x")]) == 2
+    assert capsys.readouterr().err.endswith(f"{tmp_path / 'file' / 'x'}  cannot be written: Not a directory\n1 problem.\n")
+
+
+def test_looking_at_a_folder_leaves_nothing(tmp_path: Path) -> None:
+    check_folder(tmp_path / "a" / "b")
+    assert names(tmp_path) == []
+    (tmp_path / "mine").mkdir()
+    check_folder(tmp_path / "mine")
+    assert names(tmp_path) == ["mine"]

@@ -363,3 +363,13 @@ def test_scenarios_are_immutable() -> None:
     scenario = load(MINIMAL)
     with pytest.raises(Exception, match="frozen"):
         scenario.settings.training.micro_batch = 3  # type: ignore[misc]
+
+
+def test_a_file_of_another_tool_is_pointed_to_the_import(folder: Path) -> None:
+    (folder / "ds.json").write_text('{"train_batch_size": 8, "zero_optimization": {"stage": 3}}')
+    (folder / "tt.toml").write_text('[model]\nname = "llama3"')
+    first, *others = refusal("ds.json").splitlines()
+    assert first.startswith("ds.json  no key of a scenario stands in it (model, cluster, training ...); another tool's configuration is")
+    assert "parsim import ds.json; a model's config.json goes under model:" in first
+    assert any("train_batch_size  unknown key; the name in DeepSpeed" in line for line in others)
+    assert refusal("tt.toml") == "tt.toml  is no scenario, which is YAML; another tool's configuration is imported: parsim import tt.toml"

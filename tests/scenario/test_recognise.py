@@ -9,6 +9,8 @@ import pytest
 from training_samples import from_text
 
 from parsim.errors import ScenarioError
+from parsim.interop.formats import import_config
+from parsim.interop.import_draft import Given
 from parsim.interop.recognise import Foreign, claims
 from parsim.interop.tools import RECORDS, TABLE
 from parsim.scenario.files import parse_text
@@ -23,6 +25,7 @@ FILES = {
     "torchtitan": "model: {name: llama3, flavor: 8B}\ntraining: {seq_len: 8192}\nparallelism: {tensor_parallel_degree: 2}",
     "nemo": "model: {tensor_model_parallel_size: 2, micro_batch_size: 1}\ntrainer: {num_nodes: 2}",
     "verl": "actor_rollout_ref: {model: {path: x}}\ndata: {train_batch_size: 8}",
+    "hf-model": "architectures: [LlamaForCausalLM]\nmodel_type: llama\nhidden_size: 8\nnum_attention_heads: 2",
     "parsim": "model: gpt2\ncluster: {topology: dgx-a100-80gb}\ntraining: {sequence_length: 8}",
 }
 """tool -> a small file in its form"""
@@ -64,6 +67,11 @@ def nest(tree: dict[str, Any], path: list[str]) -> None:
         ("base_model: gpt2\npipe_parallel_size: 2", "for axolotl: base_model; for GPT-NeoX: pipe_parallel_size"),
         (FILES["verl"], "this is YAML of verl, which parsim does not read"),
         (FILES["parsim"], "it needs no import: parsim run FILE"),
+        (FILES["hf-model"], "this is a Hugging Face model's configuration, and no training's; parsim new --model"),
+        (
+            '{"model_type": "gpt_neox", "hidden_size": 8, "num_attention_heads": 2, "vocab_size": 9, "num_hidden_layers": 1}',
+            "this is a Hugging Face model's configuration",
+        ),
         ("base_model: gpt2\nmerge_method: slerp", "base_model  nothing of a training stands beside it"),
         ("exp_manager: {name: x}\nmodel: {sample_rate: 16000}", "no training of a language model"),
         ("system: {tensor_model_parallel_size: 1}\nmodel: {model_path: x}", "no training of a language model"),
@@ -77,6 +85,12 @@ def test_what_is_no_one_tools_is_refused_with_what_speaks_for_each(text: str, sa
     with pytest.raises(ScenarioError) as error:
         from_text(text)
     assert said in str(error.value)
+
+
+def test_a_model_beside_a_training_is_told_its_place() -> None:
+    with pytest.raises(ScenarioError, match=r"parsim import TRAINING --model config\.json") as error:
+        import_config(FILES["torchtitan"], "t.yaml", Given(), more=[(FILES["hf-model"], "config.json")])
+    assert [finding.file for finding in error.value.findings] == ["config.json"]
 
 
 def test_the_user_decides() -> None:

@@ -454,7 +454,23 @@ BAD: dict[str, Bad] = {
     "Latin-1": Bad(GOOD.encode() + b"name: caf\xe9\n", "s.yaml:9:10", "", "not UTF-8: byte 0xe9 at offset 169; save the file as UTF-8"),
     "UTF-16": Bad(GOOD.encode("utf-16"), "s.yaml:1:1", "", "not UTF-8"),
     "binary": Bad(b"\x00\x01\x02\xff", "s.yaml:1:4", "", "not UTF-8"),
-    "a zero byte": Bad(GOOD + 'name: "a\0b"\n', "s.yaml", "", "not valid YAML: unacceptable character"),
+    "a zero byte": Bad(GOOD + 'name: "a\0b"\n', "s.yaml:9:9", "", "the character U\\+0000 is not allowed in YAML"),
+    "a number of many digits": Bad(
+        good("micro_batch: 8", "micro_batch: " + "1" * 5000), "s.yaml:6:16", "", "a number of 5,000 digits: at most 30 are read"
+    ),
+    "two documents": Bad(GOOD + "---\n" + GOOD, "s.yaml:9:1", "", "expected a single document in the stream, but found another"),
+    "dots in a file": Bad(
+        good("gpus: 4}", "gpus: 4, set: {device.memory.capacity: 40 GiB}}"),
+        "s.yaml:2:51",
+        "cluster.set.device.memory.capacity",
+        "on the command line only; write device: {memory: {capacity: ...}}",
+    ),
+    "more passes than are simulated": Bad(
+        good("batch: 32", "batch: 64000000"),
+        "s.yaml:3:1",
+        "training.gradient_accumulation",
+        "2,000,000 forward passes",
+    ),
     "empty": Bad("", "s.yaml", "", "the file is empty; a scenario needs at least"),
     "a list": Bad("- a\n- b\n", "s.yaml:1:1", "", "the top level is a list, expected a mapping"),
     "a word": Bad("hello\n", "s.yaml:1:1", "", "the top level is a single value"),

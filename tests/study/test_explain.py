@@ -12,7 +12,8 @@ from parsim.scenario.build import build
 from parsim.study.assumptions import with_effects
 from parsim.study.explain import explain, text
 from parsim.study.roofline import roofline
-from parsim.study.what_if import changes, ranked, scaled, slow_rank, tried
+from parsim.study.variants import Figures, Outcome
+from parsim.study.what_if import changes, levelled, ranked, scaled, slow_rank, tried
 from parsim.units import snapped
 
 KINDS = (
@@ -78,6 +79,32 @@ def test_a_what_if_is_the_changed_scenario(name):
             per_sample = changed.step_time / changed.measured.model.samples_per_step
             assert one.step_time == pytest.approx(per_sample * report.measured.model.samples_per_step, rel=1e-12), one.change
             assert one.peak == changed.peak_memory
+
+
+@pytest.mark.slow
+def test_a_change_that_leaves_the_allocator_alone_has_the_peak_of_the_whole_step():
+    """64 micro-batches need 0.25 GiB more of the allocator than the few from which a search answers."""
+    training = {"sequence_length": 8192, "global_batch": 256, "micro_batch": 1, "recompute": "selective"}
+    parallel = {"tensor": {"size": 8, "sequence_parallel": True}, "pipeline": {"size": 2}, "data": {"strategy": "zero1"}}
+    cluster = {"topology": "hgx-h100", "nodes": 8}
+    scenario = load({"model": "llama-3-70b", "cluster": cluster, "training": training, "parallel": parallel})
+    report = simulate(scenario)
+    words = [("assumptions.host_per_kernel_forward=5 us",), ("assumptions.context_memory=0.3 GiB",)]
+    came = tried(scenario, [(), *words], jobs=1)
+    assert came[0].answer.peak < report.peak_memory
+    found = [one.answer.peak for one in levelled(report, came)]
+    assert found == [simulate(scenario.with_overrides(*one)).peak_memory for one in words]
+    assert found[0] == report.peak_memory
+
+
+def test_only_peaks_of_short_steps_are_levelled():
+    report = simulate("gpt2-ddp-4x-a100")
+    least = report.peak_memory
+    peaks = {"unchanged": (least - 5, 7), "context": (least - 8, 7), "other tensors": (least - 4, 8), "whole": (least - 3, 0)}
+    came = [Outcome("fits", Figures(1.0, 1, *each)) for each in peaks.values()]
+    refused = Outcome("refused", None)
+    assert [one.answer and one.answer.peak for one in levelled(report, [*came, refused])] == [least - 3, least - 4, least - 3, None]
+    assert levelled(report, [came[3], *came]) == came
 
 
 def test_a_lost_nic_costs_what_the_step_with_that_fault_takes():

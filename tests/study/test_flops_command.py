@@ -186,6 +186,16 @@ def test_a_hugging_face_config(tmp_path: Path, capsys: pytest.CaptureFixture[str
     )
     found = counted(str(path), "--sequence", "1024", capsys=capsys)
     assert found["total"]["flop_per_unit"] == 3 * 265_938_432
+    assert found["model"] == tmp_path.name
+
+
+def test_a_config_in_the_working_directory_is_called_after_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test_a_hugging_face_config(tmp_path, capsys)
+    monkeypatch.chdir(tmp_path)
+    assert execute(["flops", "config.json"]) == 0
+    assert capsys.readouterr().out.startswith(f"{tmp_path.name}: 124,")
 
 
 def test_a_file_is_wrong_at_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,7 +101,11 @@ def sections(overrides: Mapping[str, Any] | None, findings: list[Finding]) -> di
     known = ("device", "node", "links", "fabric", "collectives", "price", "storage")
     result: dict[str, Mapping[str, Any]] = {}
     for key, value in (overrides or {}).items():
-        if key not in known:
+        section, *rest = str(key).split(".")
+        if rest and section in known:
+            hint = f"write {section}: {{{': {'.join(rest)}: ...{'}' * len(rest)}"
+            findings.append(Finding("a key with dots is read on the command line only", f"cluster.set.{key}", value, hint))
+        elif key not in known:
             findings.append(Finding("unknown section", f"cluster.set.{key}", value, closest(key, known)))
         elif not isinstance(value, Mapping):
             findings.append(Finding("expected a mapping", f"cluster.set.{key}", value))

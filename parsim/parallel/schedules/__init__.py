@@ -97,7 +97,7 @@ def schedule(name: str, stages: int, micro_batches: int, virtual_stages: int = 1
     name = _canonical(name)
     sizes = (
         ("parallel.pipeline.size", "pipeline stages", stages),
-        ("training.micro_batches", "micro-batches", micro_batches),
+        ("training.gradient_accumulation", "micro-batches", micro_batches),
         ("parallel.pipeline.virtual_stages", "virtual stages", virtual_stages),
     )
     if wrong := [Finding(f"{value} {words}: at least 1 is needed", path, value) for path, words, value in sizes if value < 1]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING
 
-from parsim.report.communication import LinkRow
+from parsim.report.communication import LinkClass, LinkRow
 from parsim.report.quantities import percent, rate
 from parsim.report.wiring import Wires, Wiring
 
@@ -47,8 +47,8 @@ class _Line:
     """Links between two kinds of parts that were about equally busy."""
 
     ends: tuple[str, str]
-    names: list[str] = field(default_factory=list)
-    count: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    """name, one for each direction -> links, of all machines"""
     capacity: float = 0.0
     used: float = 0.0
     kind: str = ""
@@ -59,7 +59,7 @@ def topology(report: Metrics) -> str:
     if report.measured.wiring is None:
         return ""
     wiring = report.measured.wiring()
-    lines = _lines(wiring, report.links)
+    lines = _lines(wiring, _by_name(wiring, report.links, dict.fromkeys(report.measured.links.values())))
     places, width, height, frame = _place(wiring, lines)
     drawn = "".join(_draw(line, places, number, of) for line, number, of in _numbered(lines))
     boxes = "".join(_box(kind, count, places[kind]) for kind, count in _counts(wiring).items() if kind in places)
@@ -84,6 +84,17 @@ def _ends(name: str) -> tuple[str, str]:
     return (ends[0], ends[1]) if len(ends) == 2 else ("nic", "nic")
 
 
+def _by_name(wiring: Wiring, rows: Sequence[LinkRow], classes: Iterable[LinkClass]) -> list[LinkRow]:
+    """The rows of a report, each once for every name of the links that carry the same; it bears the name of one of them."""
+    if not wiring.alike:  # nobody says what the rows stand for
+        return list(rows)
+    return [
+        replace(row, link=name, kind=kind, count=count)
+        for row, link_class in zip(rows, classes, strict=True)
+        for (name, kind), count in wiring.alike[link_class.number].items()
+    ]
+
+
 def _lines(wiring: Wiring, rows: Sequence[LinkRow]) -> list[_Line]:
     """One line per pair of kinds, and more where some members were much busier than others; both directions together."""
     by_ends: dict[tuple[str, str, str], dict[str, list[LinkRow]]] = {}
@@ -91,7 +102,9 @@ def _lines(wiring: Wiring, rows: Sequence[LinkRow]) -> list[_Line]:
         by_ends.setdefault(_pair(wires), {}).setdefault(wires.name, [])
     for row in rows:
         by_ends.setdefault(_pair(row), {}).setdefault(row.link, []).append(row)
-    wired = {(known.name, known.kind): known for known in (*wiring.between, *wiring.inside)}
+    machines = wiring.machines - wiring.other_machines
+    wired = {(known.name, known.kind): known for known in wiring.between}
+    wired |= {(known.name, known.kind): replace(known, count=known.count * machines) for known in wiring.inside}
     lines: list[_Line] = []
     for (a, b, kind), by_name in by_ends.items():
         buckets: list[_Line] = []
@@ -107,8 +120,7 @@ def _lines(wiring: Wiring, rows: Sequence[LinkRow]) -> list[_Line]:
                     buckets.append(own)
                 own.used = max(own.used, row.utilisation)
                 own.capacity = max(own.capacity, row.capacity_Bps)
-                own.count = max(own.count, row.count) if name not in own.names else own.count + row.count
-                own.names += [name] * (name not in own.names)
+                own.counts[name] = own.counts.get(name, 0) + row.count
         lines += buckets
     return lines
 
@@ -181,7 +193,8 @@ def _draw(line: _Line, places: dict[str, tuple[int, int, int]], number: int, of:
     (x, y, w), (u, v, _) = places[a], places[b]
     text: tuple[float, float]
     words = f"{rate(line.capacity)} · {percent(line.used)}"
-    title = f"{' and '.join(line.names)}: {line.count:,} × {line.kind}, {rate(line.capacity)} each way, busiest used {percent(line.used)}"
+    count = max(line.counts.values())
+    title = f"{' and '.join(line.counts)}: {count:,} × {line.kind}, {rate(line.capacity)} each way, busiest used {percent(line.used)}"
     if a == b:
         way = 1 if a in _SIDE else -1
         side, top, reach = x + way * (w // 2), y - 11 - 5 * number, way * (26 + 8 * number)
@@ -196,7 +209,7 @@ def _draw(line: _Line, places: dict[str, tuple[int, int, int]], number: int, of:
     else:
         path, text, anchor = _across((x, y, w), places[b], number)
     return (
-        f'<g class="link" data-link="{escape("|".join(line.names))}"><title>{escape(title)}</title>'
+        f'<g class="link" data-link="{escape("|".join(line.counts))}"><title>{escape(title)}</title>'
         f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="{width}"/>'
         f'<text x="{text[0]:.0f}" y="{text[1]:.0f}" text-anchor="{anchor}">{escape(words)}</text></g>'
     )

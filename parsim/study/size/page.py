@@ -18,7 +18,7 @@ from parsim.report.verdict import WORDS
 from parsim.study.size.answer import AnswerData, front, sensitivity
 from parsim.study.size.prices import basis, unlike
 from parsim.study.size.recommendation import Recommendation, machines_of, money, recommendation
-from parsim.study.size.strategies import Configuration
+from parsim.study.size.strategies import CODES, Configuration
 from parsim.study.size.text import asked, drawings, looked_at, shown
 
 _LIKELY, _RUNS = "Likely range (80 %)", "In the runs"
@@ -130,6 +130,9 @@ def _row(one: Configuration, *, first: bool, on_front: bool) -> list[Content]:
 
 def _below(answer: AnswerData, rows: Sequence[Configuration]) -> str:
     notes = [f"* no other option is better in both time and {'cost' if any(one.cost is not None for one in rows) else 'GPUs'}"]
+    words = [word if word in CODES else word.rstrip("0123456789") for one in rows for word in str(one.strategy).split()]
+    notes.append(f"Strategy: {', '.join(f'{word} {CODES[word]}' for word in dict.fromkeys(words))}")
+    notes.append("MFU: FLOP that the model needs over what the GPUs could do at their dense peak (parsim explain mfu)")
     if answer.prices:
         notes.append(f"Costs are {basis(answer.prices)}: {'; '.join(map(str, answer.prices))}")
     if warning := unlike(answer.prices):

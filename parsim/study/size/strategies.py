@@ -22,6 +22,18 @@ MOST_STAGES = 16
 """pipeline stages (ranks) that are looked at"""
 CHUNKS = (2, 4)
 """virtual stages of a rank that are looked at, where they divide its layers"""
+CODES = {
+    "tp": "GPUs that share every layer (tensor parallelism)",
+    "pp": "pipeline stages",
+    "dp": "replicas (data parallelism)",
+    "mbs": "samples of a micro-batch",
+    "ep": "GPUs over which the experts of a layer are spread",
+    "vp": "parts of the model on each stage",
+    "zero1": "the optimizer's states shared among replicas",
+    "fsdp": "all states of the model shared among replicas",
+    "recompute": "activations computed again in the backward pass",
+}
+"""what the words of a strategy are, without their numbers"""
 
 
 @dataclass(frozen=True, slots=True, order=True)
