@@ -52,6 +52,6 @@ def test_published_steps_with_context_parallelism(name: str) -> None:
     assert (found["memory"]["peak_allocated_bytes"] + head) / GIB == pytest.approx(gib, rel=0.025)
     assert found["ranks"]["micro_batches"] == 4
     default = simulate(tree | {"software": {"profile": "megatron-core"}})
-    assert -0.071 < default.step_time / seconds - 1 < 0
+    assert -0.075 < default.step_time / seconds - 1 < 0
     low, high = default.estimate.step_time_band_s
     assert low < seconds < high
