@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import lru_cache
 
 __all__ = [
     "DIMENSIONS",
@@ -112,6 +113,11 @@ def parse(text: str | float, dimension: str) -> float | int:
     if dimension in ("count", "elements"):
         value, _ = parse_counted(text, dimension)
         return value
+    return _known(text, dimension) if isinstance(text, str) else _measure(text, dimension)
+
+
+def _measure(text: str | float, dimension: str) -> float | int:
+    """`text` in the base unit of a dimension that has units."""
     number, unit = _split(text, dimension)
     if not unit:
         if number == 0:
@@ -129,6 +135,10 @@ def parse(text: str | float, dimension: str) -> float | int:
     if exact.denominator != 1 and (unit in _UNITS["bytes"] or 0 < exact < 1):
         raise ValueError(f"{_quote(text)} is not a whole number of bytes")
     return round(exact)
+
+
+_known = lru_cache(maxsize=4096)(_measure)
+"""The same texts are read with every scenario: those of its machine, its devices and its software."""
 
 
 def physical(text: str | float, quantity: str) -> float | int:

@@ -7,6 +7,7 @@ rows, embedding and head by vocabulary. Parameters stand in Hugging Face's regis
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from functools import lru_cache
 
 from parsim.model.architecture_records import Experts
 from parsim.model.attention import AttentionCore, QKNorm, Rotary, RotaryTables
@@ -29,11 +30,15 @@ from parsim.model.rwkv import add_channel_mixing
 from parsim.model.transformer import LayerKind, TransformerConfig
 
 
+@lru_cache(maxsize=64)
 def build_transformer(config: TransformerConfig, *, name: str, tensor: int = 1, loss: str = "auto", divisor: int = 0) -> Model:
     """The model of `config` for a tensor-parallel group of `tensor` ranks.
 
     `loss`: auto (the task's) | cross_entropy | mse | sum. `divisor`: what the stack pads vocabularies to a multiple of, times
     `tensor`, where the architecture does not say it; 0 = it does not pad.
+
+    Models of equal configs are one object, as equal layers are one block: what is known of a block (its parameters, its tapes, what
+    searches found of its cost) is then known in all scenarios of a study.
     """
     config = config.resolved()
     config = replace(config, vocab_divisible_by=config.vocab_divisible_by or divisor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from parsim.model.model import Block, Model, Operator, Parameter
@@ -9,30 +10,32 @@ from parsim.model.model import Block, Model, Operator, Parameter
 
 def parameter_count(model: Model) -> int:
     """Parameters of the model as published, without vocabulary padding (PyTorch's ``sum(p.numel() for p in parameters())``)."""
-    return sum(_block_count(model, block, padded=False) for block in model.blocks)
+    return sum(times * _block_count(model, block, padded=False) for block, times in _distinct(model).items())
 
 
 def padded_parameter_count(model: Model) -> int:
     """Parameters as built: with the rows that vocabulary padding adds."""
-    return sum(_block_count(model, block, padded=True) for block in model.blocks)
+    return sum(times * _block_count(model, block, padded=True) for block, times in _distinct(model).items())
 
 
 def trainable_parameter_count(model: Model) -> int:
     """Parameters that get gradients, without vocabulary padding."""
     total = 0
-    for block in model.blocks:
+    for block, times in _distinct(model).items():
         for operator in block.operators:
-            total += sum(_counted_size(model, operator, p, padded=False) for p in _counted(operator) if p.trainable)
+            total += times * sum(_counted_size(model, operator, p, padded=False) for p in _counted(operator) if p.trainable)
     return total
 
 
 def active_parameter_count(model: Model) -> int:
     """Parameters that take part in one token's forward pass: of the experts only those a token visits."""
-    total = 0
-    for index, block in enumerate(model.blocks):
-        count = _block_count(model, block, padded=False)
-        total += round(count * model.active_fraction_blocks.get(index, 1.0))
-    return total
+    counts = {block: _block_count(model, block, padded=False) for block in _distinct(model)}
+    return sum(round(counts[block] * model.active_fraction_blocks.get(index, 1.0)) for index, block in enumerate(model.blocks))
+
+
+def _distinct(model: Model) -> Counter[Block]:
+    """Every block and how often the model has it: equal layers are one object, and counted once."""
+    return Counter(model.blocks)
 
 
 def layer_parameter_count(model: Model) -> int:

@@ -49,8 +49,7 @@ class Collective:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
+class Effect(NamedTuple):
     """One allocation (+) or release (-) inside an op, `offset` seconds after the op's start.
 
     `tensor` numbers a tensor within its rank's `tensors` table. A tensor with `per_micro_batch` exists once per
@@ -62,8 +61,7 @@ class Effect:
     allocate: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(NamedTuple):
     """One row of a rank's tensor table."""
 
     name: str

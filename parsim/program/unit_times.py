@@ -7,7 +7,6 @@ are profiled times instead of kernels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import groupby
 from math import fsum
 
@@ -161,7 +160,7 @@ class _Laboratory:
         duration = self.duration(slot)
         effects: Effects = ()
         if own := self.effects.get((slot.stage, slot.kind)):
-            effects = ((rank, tuple(effect if effect.allocate else replace(effect, offset=duration) for effect in own)),)
+            effects = ((rank, tuple(effect if effect.allocate else effect._replace(offset=duration) for effect in own)),)
         self.ops[slot] = self.program.add(
             str(slot), "compute", self.lanes[rank], duration=duration, effects=effects, instance=slot.micro_batch
         )

@@ -161,16 +161,21 @@ def band(wanted: Features, runs: Sequence[KnownRun], errors: Sequence[float], mi
     for run, one in zip(runs, share, strict=True):
         family[run.family] = family.get(run.family, 0.0) + one
     wider = 1.0 + math.fsum(one * one for one in family.values()) / math.fsum(family.values()) ** 2
-    middle = _quantile(middles, share, 0.5)
-    low, median, high = (_quantile(errors, share, place) for place in ((1 - SHARE) / 2, 0.5, (1 + SHARE) / 2))
+    (middle,) = _quantiles(middles, share, [0.5])
+    low, median, high = _quantiles(errors, share, [(1 - SHARE) / 2, 0.5, (1 + SHARE) / 2])
     below, above = min(0.0, wider * (low - median)), max(0.0, wider * (high - median))  # rounding may put the median beyond a quantile
     return Band(math.exp(middle + below), math.exp(middle), math.exp(middle + above))
 
 
-def _quantile(errors: Sequence[float], share: Sequence[float], place: float) -> float:
-    """The log(measured / predicted) below which `place` of the weight lies, half of each value's own on either side; linear between."""
+def _quantiles(errors: Sequence[float], share: Sequence[float], places: Sequence[float]) -> list[float]:
+    """The log(measured / predicted) below which `places` of the weight lie, half of each value's own on either side; linear between."""
     ordered = sorted((-math.log1p(error), one) for error, one in zip(errors, share, strict=True))
-    total = math.fsum(weight for _, weight in ordered)
+    total = math.fsum(share)
+    return [_quantile(ordered, total, place) for place in places]
+
+
+def _quantile(ordered: Sequence[tuple[float, float]], total: float, place: float) -> float:
+    """The same of values and their weights, ascending, which sum to `total`."""
     passed, before = 0.0, None
     for value, weight in ordered:
         middle = (passed + weight / 2) / total

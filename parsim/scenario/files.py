@@ -5,7 +5,6 @@ What is in them is read by `parsim.scenario.yaml_tree`; their size is limited, s
 
 from __future__ import annotations
 
-import copy
 import difflib
 import os
 import re
@@ -22,7 +21,7 @@ from typing import Any, BinaryIO
 from parsim.columns import printable
 from parsim.errors import Finding, ScenarioError
 from parsim.scenario.model_names import ANY_MODEL, misspelt_model
-from parsim.scenario.yaml_tree import Origin, load, nearest, plain, unreadable
+from parsim.scenario.yaml_tree import Origin, copied, load, nearest, plain, unreadable
 
 KINDS = ("devices", "models", "software", "topologies", "scenarios", "comparisons", "studies", "variability", "failures")
 _AT_THE_ROOT = ("topologies", "scenarios", "studies")
@@ -164,15 +163,22 @@ def read(path: str | Path) -> Document:
     Raises `ScenarioError`: missing, a directory, empty, too large, not UTF-8, bad YAML, duplicate keys, an alias bomb, no mapping.
     """
     path = Path(path)
-    if is_shipped(path):
-        cached = _read_shipped(path, path.stat().st_mtime_ns if path.exists() else 0)
-        return Document(cached.path, copy.deepcopy(cached.tree), cached.origins)
+    return _shipped_document(path) if is_shipped(path) else _parsed(path)
+
+
+def _shipped_document(path: Path) -> Document:
+    """A file that comes with parsim, read once; whoever asks may change the tree."""
+    known = _read_shipped(path, path.stat().st_mtime_ns if path.exists() else 0)
+    return Document(known.path, copied(known.tree), known.origins)
+
+
+def _parsed(path: Path) -> Document:
     return parse_text(read_text(path), str(path), json=path.suffix == ".json")
 
 
 @cache
 def _read_shipped(path: Path, _modified: int) -> Document:
-    return parse_text(read_text(path), str(path), json=path.suffix == ".json")
+    return _parsed(path)
 
 
 def parse_text(text: str, name: str, *, json: bool = False, repeated: bool = False) -> Document:
@@ -191,6 +197,12 @@ def parse_text(text: str, name: str, *, json: bool = False, repeated: bool = Fal
 
 def parse_value(text: str) -> Any:
     """One YAML value, as on the command line: ``8``, ``1e9``, ``[1, 2]``, ``{a: 1}``, ``80 GiB``. Raises `ScenarioError`."""
+    return copied(_value_of(text))
+
+
+@lru_cache(maxsize=1024)
+def _value_of(text: str) -> Any:
+    """The same few values are written in the overrides of all variants of a study."""
     return plain(load(text, "command line"), "command line", {})
 
 
@@ -211,11 +223,11 @@ def read_referenced(kind: str, path: Path) -> Document:
     Raises `ScenarioError` as `read` does.
     """
     if is_shipped(path):
-        return read(path)
+        return _shipped_document(path)
     if not path.is_file():
         raise unreadable("is no regular file", str(path))
     try:
-        document = read(path)
+        document = _parsed(path)
     except ScenarioError as error:
         raise ScenarioError(
             [Finding(_unquoted(one.message), "", None, "", one.file, one.line, one.column) for one in error.findings]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from parsim.scenario.shortforms import LATE_SCALAR, SEARCHED, Layer, box
 from parsim.scenario.support import unfilled
 from parsim.scenario.trust import code_named, is_trusted, refusal
 from parsim.scenario.values import Silent, did_you_mean, shown
-from parsim.scenario.yaml_tree import Origin, nearest
+from parsim.scenario.yaml_tree import Origin, copied, nearest
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -330,11 +331,18 @@ def _checked(
 
 def filled(model: type[BaseModel], written: Mapping[str, Any]) -> dict[str, Any]:
     """`written` with every default, in the order of the schema; a key that is `Silent` only where it says something else."""
+    defaults = _defaults(model)
     return {
-        name: _value(info, written[name]) if name in written else _default(info)
+        name: _value(info, written[name]) if name in written else copied(defaults[name])
         for name, info in model.model_fields.items()
-        if Silent() not in info.metadata or written.get(name, info.default) != info.default
+        if name in defaults or (name in written and written[name] != info.default)
     }
+
+
+@cache
+def _defaults(model: type[BaseModel]) -> Mapping[str, Any]:
+    """What a section of the schema says where nobody wrote anything, without its `Silent` keys."""
+    return {name: _default(info) for name, info in model.model_fields.items() if Silent() not in info.metadata}
 
 
 def _value(info: FieldInfo, value: Any) -> Any:

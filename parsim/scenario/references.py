@@ -15,7 +15,7 @@ from parsim.scenario.files import Document
 from parsim.scenario.shortforms import box
 from parsim.scenario.sold import oversold
 from parsim.scenario.trust import SCHEDULE, text_at
-from parsim.scenario.yaml_tree import Origin, nearest
+from parsim.scenario.yaml_tree import Origin, copied, nearest
 
 _SLOT = re.compile(r"[FBIW][0-9]+\.[0-9]+|[0-9]+[FBIW][0-9]+")
 
@@ -149,7 +149,7 @@ def _own_origins(kind: str, name: str, relative_to: str | None, prefix: str) -> 
 
 def inline(tree: Mapping[str, Any], origins: Mapping[str, Origin], source: str) -> dict[str, Any]:
     """A copy of `tree` in which the user's own files are replaced by what they hold."""
-    document = copy.deepcopy(dict(tree))
+    document: dict[str, Any] = copied(dict(tree))
     document["model"] = _inline_model(document["model"], folder(origins, "model", source))
     cluster = document["cluster"]
     if isinstance(cluster["nodes"], list):

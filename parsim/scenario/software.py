@@ -99,6 +99,8 @@ class Profile:
     sources: Mapping[str, str]
     """section -> source"""
     document: files.Document
+    place: str
+    """the file, as reports print it"""
 
     def attention_order(self, devices: Sequence[Device]) -> tuple[tuple[str, ...], str]:
         """Attention kernels in order of preference on `devices`, and the key that says so."""
@@ -108,8 +110,8 @@ class Profile:
 
     def assumption(self, name: str, value: object, key: str) -> Assumption:
         """The record of a default taken from `key` of the profile."""
-        file, line, _ = self.document.locate(key)
-        origin = files.shown(file) + (f":{line}" if line is not None else "")
+        line = self.document.locate(key)[1]
+        origin = self.place + (f":{line}" if line is not None else "")
         return Assumption(name, str(value), self.sources.get(key.partition(".")[0], ""), origin)
 
 
@@ -179,6 +181,7 @@ def read_profile(name: str, relative_to: str | None) -> Profile:
         workspace_sm90=reader.get("memory.workspace_sm90", Quantity("bytes", 10**12), "32 MiB"),
         sources={section: str(value.get("source", "")) for section, value in document.tree.items() if isinstance(value, Mapping)},
         document=document,
+        place=files.shown(document.path),
     )
     reader.close()
     return profile

@@ -212,7 +212,8 @@ class Ledger:
         op, tensor, instance, sign, time = self._events(rank)
         if len(tensor) and not 0 <= tensor.min() <= tensor.max() < len(table):
             raise LedgerError(f"rank {rank}: tensors {tensor.min()} to {tensor.max()} are not all in its table of {len(table)}")
-        here = np.array([held_in(row.category) == where for row in table], dtype=bool)[tensor]
+        there = {category: held_in(category) == where for category in dict.fromkeys(row.category for row in table)}
+        here = np.array([there[row.category] for row in table], dtype=bool)[tensor]
         events = _Events(where, table, tensor, instance, sign)
         if self._last is None or not events.equal(self._last[0]):
             self._last = events, self._ordered(events, op, here, rank)
@@ -228,7 +229,8 @@ class Ledger:
         allocated_by = self._turns(op, events.tensor, instance, events.sign, table, rank)
         tensor = events.tensor[here]
         delta = events.sign[here] * (-(-sizes[tensor] // ROUNDING) * ROUNDING)
-        categories = tuple(dict.fromkeys((*CATEGORIES, *(row.category for row in table if held_in(row.category) == events.where))))
+        own = (category for category in dict.fromkeys(row.category for row in table) if held_in(category) == events.where)
+        categories = tuple(dict.fromkeys((*CATEGORIES, *own)))
         number = {name: position for position, name in enumerate(categories)}
         return MemoryTimeline(
             rank=rank,

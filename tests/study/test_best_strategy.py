@@ -141,11 +141,11 @@ def test_the_whole_training_has_days_and_a_price() -> None:
 
 def test_the_command_line_and_the_page_find_the_same() -> None:
     """The same software, precision and memory to spare: a question without any of them has one answer."""
-    plan = search(scenario_of(Question("gpt2", "dgx-a100-80gb", gpus=2, sequence_length=1024, global_batch=16))[0])
+    plan = search(scenario_of(Question("gpt2", "dgx-a100-80gb", gpus=2, sequence_length=1024, global_batch=4))[0])
     state = {"model": "gpt2", "cluster.topology": "dgx-a100-80gb", "cluster.nodes": 1, "cluster.gpus": 2}
     heard: list[dict] = []
     best_strategy(
-        {**state, "training.sequence_length": 1024, "training.global_batch": 16, "software.profile": None},
+        {**state, "training.sequence_length": 1024, "training.global_batch": 4, "software.profile": None},
         lambda line: heard.append(dict(line)),
     )
     last = [line for line in heard if line["kind"] == "better"][-1]

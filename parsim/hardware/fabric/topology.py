@@ -266,7 +266,8 @@ def _one_nvswitch(tree: Tree, key: str, vertices: dict[str, str], edges: list[Ed
 def _matching(edge: Tree, key: str, vertices: dict[str, str]) -> list[str]:
     matching: dict[str, None] = {}
     for pattern in edge.names(key):
-        names = [vertex for piece in expand(pattern) for vertex in vertices if fnmatch.fnmatchcase(vertex, piece)]
+        pieces = [re.compile(fnmatch.translate(piece)) for piece in expand(pattern)]
+        names = [vertex for piece in pieces for vertex in vertices if piece.match(vertex)]
         if not names:
             edge.fail(key, f"no vertex matches {pattern!r}", closest(pattern, vertices))
         matching.update(dict.fromkeys(names))
