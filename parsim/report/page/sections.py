@@ -214,7 +214,7 @@ def links(report: Metrics) -> str:
         volume = Cell(cell(row.bytes / GIB), round(row.bytes), f"{key}.bytes")
         rows.append([row.link, row.kind, counted, row.capacity_Bps, volume, row.utilisation, row.saturated_s])
         keys.append(key)
-    caption = "Per direction; of links in one row the busiest. Every class in report.json."
+    caption = "Links that carry the same are one row, whatever their direction; of several such the busiest. Every class in report.json."
     return Table(columns, rows, caption=caption, row_keys=keys).html("links")
 
 
