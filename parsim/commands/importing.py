@@ -29,8 +29,8 @@ class _Commands(Group):
 
 
 TOOLS = (
-    "megatron | megatron-deepspeed | deepspeed | accelerate | hf | llama-factory | axolotl | torchtitan | neox | nemo | flagscale | "
-    "swift | verl | primus"
+    "megatron | megatron-deepspeed | megatron-recipe | deepspeed | accelerate | hf | llama-factory | axolotl | torchtitan | neox | nemo | "
+    "flagscale | swift | verl | primus"
 )
 _TRUST = "importing a module runs the code of its file: if you trust it, add --trust-code"
 imports = typer.Typer(name="import", cls=_Commands, help="Turn foreign files into YAML to read and edit.", no_args_is_help=True)

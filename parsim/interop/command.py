@@ -336,8 +336,10 @@ def read_environment(draft: ImportDraft, variables: Iterable[Key]) -> None:
         elif name == "NCCL_PROTO" and value in PROTOCOLS:
             draft.write("cluster.collectives.protocol", PROTOCOLS[value], key)
         elif name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
-            if value.lower() == "expandable_segments:true":
+            others = [part for part in value.split(",") if part.lower() != "expandable_segments:true"]
+            if others != value.split(","):
                 draft.write("software.memory.allocator", "expandable", key)
+                draft.remarks += [key.finding(f"not modelled: {part}") for part in others]
             else:
                 draft.unmodelled(key, "parsim's allocator has segments of PyTorch's sizes, or expandable ones")
         elif name in HARMLESS:

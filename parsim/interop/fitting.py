@@ -6,7 +6,7 @@ it is too small for the model, the smallest that is not is taken, and said; wher
 
 from __future__ import annotations
 
-from math import prod
+from math import lcm, prod
 
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import USUAL_MACHINE, Count, machine_size, write_nodes
@@ -24,11 +24,14 @@ def fit_machines(draft: ImportDraft) -> None:
     copy = prod(sizes)
     gpus, batch, micro = (draft.value(path) for path in ("cluster.gpus", "training.global_batch", "training.micro_batch"))
     samples = batch if isinstance(batch, int) and isinstance(micro, int) and batch % micro == 0 else None
-    if draft.given.nodes is not None or copy < 1:
+    if copy < 1:
         return
     product = " x ".join(f"{axis} {size}" for axis, size in zip(MODEL_AXES, sizes, strict=True) if size > 1)
-    if copy > (machine_size(draft) or USUAL_MACHINE) and not {"cluster.gpus", "cluster.nodes"} & set(draft.lines):
-        draft.fill("cluster.nodes", f"machines (--nodes): {product} = {copy} GPUs hold the model once")
+    least, said = _with_experts(draft, copy, product)
+    if _fill_machines(draft, least, said, [] if samples is None else [samples // micro, copy]):
+        return
+    if least > (machine_size(draft) or USUAL_MACHINE) and not {"cluster.gpus", "cluster.nodes"} & set(draft.lines):
+        draft.fill("cluster.nodes", f"machines (--nodes): {said} = {least} GPUs hold the model once")
         draft.causes["cluster.nodes"] = "cluster.topology"
         return
     if isinstance(gpus, int):
@@ -48,6 +51,42 @@ def fit_machines(draft: ImportDraft) -> None:
             machines = draft.lines.pop("cluster.nodes", None)  # left to the reader: one holds them
             note = f"no more fit: {batch} samples / {micro} of a micro-batch x {copy} of a copy of the model"
             draft.write("cluster.gpus", most, *(machines.keys if machines is not None else ()), note=note)
+
+
+def _with_experts(draft: ImportDraft, copy: int, product: str) -> tuple[int, str]:
+    """GPUs that hold the model once with experts that are spread over data-parallel ranks, and the sizes that say it.
+
+    Megatron-Core cuts a stage's ranks in two ways at once: tensor x context, and expert x expert tensor (parallel_state.py).
+    """
+    tensor, stages, width, ranks = (
+        draft.value(f"parallel.{axis}") for axis in ("tensor.size", "pipeline.size", "expert.tensor", "expert.size")
+    )
+    if not isinstance(ranks, int) or ranks < 2 or str(draft.value("software.profile")).partition("-")[0] != "megatron":
+        return copy, product
+    held = {"pipeline": stages or 1, "expert": ranks, "expert tensor": width or tensor or 1}
+    least = lcm(copy, prod(held.values()))
+    if least == copy:
+        return copy, product
+    shown = " x ".join(f"{axis} {size}" for axis, size in held.items() if size > 1)
+    return least, shown if least == prod(held.values()) else f"a multiple of {product} and of {shown}"
+
+
+def _fill_machines(draft: ImportDraft, least: int, said: str, shares: list[int]) -> bool:
+    """Whether machines that the user names, and nothing counts the GPUs of, are taken as far as whole copies of the model fill them.
+
+    `shares` are the micro-batches of a step and the GPUs of a copy of the model, where they are known: a copy has as many as another.
+    """
+    nodes, each = draft.given.nodes or 1, machine_size(draft)
+    counted = {"cluster.gpus"} if draft.given.nodes is not None else {"cluster.gpus", "cluster.nodes"}
+    if not each or counted & set(draft.lines) or nodes * each < least or nodes * each % least == 0:
+        return draft.given.nodes is not None
+    fitting = [gpus for gpus in range(least, nodes * each, least) if gpus % nodes == 0]
+    fitting = [gpus for gpus in fitting if not shares or shares[0] % (gpus // shares[1]) == 0]
+    if fitting:
+        note = f"of {nodes * each}: {said} = {least} GPUs hold the model once"
+        draft.write("cluster.gpus", fitting[-1], note=note)
+        draft.remark(f"{note}, and {fitting[-1]} are used", "cluster.gpus", "write how many there are")
+    return True
 
 
 def _smallest(draft: ImportDraft, copy: int, why: str) -> None:

@@ -18,6 +18,7 @@ from parsim.interop.flagscale import read_flagscale
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.megatron.megatron import read_megatron, to_megatron
 from parsim.interop.megatron.megatron_deepspeed import MARKS, read_megatron_deepspeed
+from parsim.interop.megatron.recipe import read_recipe
 from parsim.interop.megatron.yaml_file import read_yaml
 from parsim.interop.nemo import read_nemo
 from parsim.interop.neox import read_neox
@@ -51,6 +52,11 @@ def _megatron(draft: ImportDraft, foreign: Foreign) -> None:
 def _megatron_yaml(draft: ImportDraft, foreign: Foreign) -> None:
     if foreign.document is not None:
         read_yaml(draft, foreign.document)
+
+
+def _megatron_recipe(draft: ImportDraft, foreign: Foreign) -> None:
+    if foreign.document is not None:
+        read_recipe(draft, foreign.document)
 
 
 def _megatron_deepspeed(draft: ImportDraft, foreign: Foreign) -> None:
@@ -127,6 +133,10 @@ RECORDS = (
     Tool(
         "megatron-deepspeed", "Megatron-DeepSpeed", forms=("command",), has=("megatron",), read=_megatron_deepspeed,
         own=tuple(f"{mark}+num_layers" for mark in MARKS),
+    ),
+    Tool(
+        "megatron-recipe", "Megatron-LM's arguments in YAML", read=_megatron_recipe,
+        own=tuple(f"{section}{name}" for name in ("num_layers", "micro_batch_size") for section in ("ARGS.", "MODEL_ARGS.__")),
     ),
     Tool(
         "accelerate", "accelerate", read=_accelerate, target="fsdp", write=to_fsdp, enough=1,

@@ -29,6 +29,7 @@ TRAINING = Path(__file__).parent.parent / "data" / "training"
 SAMPLES = list(samples())
 ALIKE = {
     "megatron-llama3-8b-fp8.sh:--bf16": "with --fp8-format the importer takes one preset for weights in bf16 and in fp16",
+    "megatron-recipe.yaml:bf16": "the same",
 }
 """settings that may change without a trace, and why"""
 

@@ -321,6 +321,15 @@ KINDS = (
         share=5,
     ),
     Kind(
+        "Megatron-LM's arguments in YAML",
+        "recipe.yaml",
+        "yaml",
+        _training("megatron-recipe.yaml"),
+        ("import {}", f"import {{}} {ON} --set LOAD_PATH=x"),
+        IMPORT,
+        share=2,
+    ),
+    Kind(
         "DeepSpeed JSON",
         "ds.json",
         "json",

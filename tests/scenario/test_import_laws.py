@@ -43,6 +43,11 @@ ASKED = {
         "train_samples use_tp_pp_dp_mapping enable_cuda_graph cuda_graph_scope no_gradient_accumulation_fusion "
         "no_async_tensor_model_parallel_allreduce"
     ),
+    "megatron-recipe": (
+        "MODE ENV_VARS.NCCL_ALGO ENV_VARS.CUDA_LAUNCH_BLOCKING ARGS.num_layers ARGS.bf16 ARGS.recompute_modules ARGS.overlap_p2p_comm "
+        "ARGS.tensor_model_parallel_size ARGS.moe_layer_freq ARGS.fp8_format ARGS.cuda_graph_scope ARGS.pipeline_model_parallel_layout "
+        "MODEL_ARGS.--hidden-size MODEL_ARGS.--micro-batch-size MODEL_ARGS.--swiglu"
+    ),
     "megatron-deepspeed": (
         "deepspeed deepspeed_config kd num_experts_switch use_flash_attn_v2 pp_partition_method swiglu checkpoint_activations "
         "enable_zbh1_pipeline mlp_type topk num_experts expert_interval tokenizer_name_or_path pad_vocab_size_to"

@@ -69,6 +69,21 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "parallel.data.overlap_reduce": True, "parallel.data.overlap_gather": True, "parallel.expert.size": 8,
         "parallel.expert.dispatcher": "alltoall",
     },
+    "megatron-recipe.yaml": {
+        **MEGATRON, **{key: value for key, value in LLAMA.items() if key != "model.mlp"}, "model.layers": 4, "model.hidden": 1024,
+        "model.heads": 8, "model.kv_heads": 4, "model.head_dim": 64, "model.mlp": 2048, "model.query_key_norm": True,
+        "model.maximum_sequence": 2048, "model.vocabulary": 32000, "model.experts.count": 8, "model.experts.top_k": 2,
+        "model.experts.mlp": 256, "model.experts.dense_layers": 1, "model.experts.router_dtype": "fp32",
+        "cluster.topology": "hgx-b200", "cluster.nodes": 2, "training.sequence_length": 2048, "training.micro_batch": 1,
+        "training.global_batch": 64, "training.tokens": 50 * 64 * 2048, "training.precision": {"preset": "fp8", "recipe": "mxfp8"},
+        "training.optimizer.clip_gradients": True, "training.dropout": 0.0, "training.loss.kernel": "te",
+        "training.recompute": {"selective": ["moe_act", "layernorm"]}, "parallel.tensor.size": 2, "parallel.tensor.sequence_parallel": True,
+        "parallel.pipeline.size": 2, "parallel.pipeline.schedule": "interleaved", "parallel.pipeline.virtual_stages": 2,
+        "parallel.context.size": 1, "parallel.expert.size": 8, "parallel.expert.tensor": 1, "parallel.expert.batch_overlap": True,
+        "parallel.expert.dispatcher": "hybridep", "parallel.expert.sms": 24, "parallel.data.strategy": "zero1",
+        "parallel.data.overlap_reduce": True, "parallel.data.overlap_gather": True, "software.host.graphs": ["attention", "router"],
+        "software.memory.allocator": "expandable",
+    },
     "ds_z2.json": {
         **TRAINER, "model": "llama-2-7b", "cluster.topology": "dgx-a100-80gb", "cluster.nodes": 2, "training.sequence_length": 2048,
         "training.micro_batch": 8, "training.gradient_accumulation": 4, "training.global_batch": 512, "training.precision": "bf16",
@@ -228,6 +243,7 @@ UNMODELLED = {
     "trainer-run-clm.sh": ["export NCCL_IB_HCA"],
     "llama-factory-qlora.yaml": ["shift_attn"],
     "axolotl-qlora.yaml": ["sample_packing"],
+    "megatron-recipe.yaml": ["CUDA_DEVICE_MAX_CONNECTIONS", "NCCL_NVLS_ENABLE", "USE_MNNVL", "moe_grouped_gemm"],
     "neox-6.9b.yaml": ["bias_gelu_fusion"],
 }  # fmt: skip
 """sample -> keys that are said not to be modelled"""
@@ -1003,7 +1019,14 @@ def test_an_unknown_tool_and_a_wrong_kind_of_text() -> None:
 
 def test_whose_a_configuration_is() -> None:
     tools = {path.name: taken(path.name).tool for path in DATA.iterdir()}
-    prefixes = {"megatron": "megatron", "ds": "deepspeed", "accelerate": "accelerate", "trainer": "hf", "llama": "llama-factory"}
+    prefixes = {
+        "megatron-recipe": "megatron-recipe",
+        "megatron": "megatron",
+        "ds": "deepspeed",
+        "accelerate": "accelerate",
+        "trainer": "hf",
+        "llama": "llama-factory",
+    }
     prefixes |= {"axolotl": "axolotl", "neox": "neox", "torchtitan": "torchtitan", "nemo": "nemo"}
     for name, tool in tools.items():
         assert tool == TOOLS[next(ours for prefix, ours in prefixes.items() if name.startswith(prefix))]

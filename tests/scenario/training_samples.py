@@ -21,6 +21,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "megatron-llama3-8b-fp8.sh": {"on": "hgx-h100"},
     "megatron-sc21.sh": A100,
     "megatron-mixtral.txt": {**A100, "nodes": 4},
+    "megatron-recipe.yaml": {"on": "hgx-b200", "nodes": 2},
     "ds_z2.json": {**WHOLE, "nodes": 2},
     "ds_z3_offload.json": {**WHOLE, "micro_batch": 2, "gradient_accumulation": 4},
     "accelerate-fsdp.yaml": {**WHOLE, "micro_batch": 2, "gradient_accumulation": 4},
@@ -94,7 +95,8 @@ def keys_of(sample: str) -> list[str]:
     if sample.endswith(".yaml"):
         from ruamel.yaml import YAML
 
-        return leaves(YAML(typ="safe").load(text))
+        names = leaves(YAML(typ="safe").load(text))
+        return [name.removeprefix("ARGS.").removeprefix("ENV_VARS.") for name in names] if sample.startswith("megatron") else names
     if sample.endswith(".toml"):
         return leaves(tomllib.loads(text))
     code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#") and "[" not in line)

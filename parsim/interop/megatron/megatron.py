@@ -77,7 +77,7 @@ def _read_software(draft: ImportDraft, source: Source) -> None:
     if len(fusions) == len(NO_FUSIONS.split()):
         draft.write("software.fusion", "eager", *fusions)
     draft.take(source, "software.gradient_accumulation_fusion")
-    graphs, scope = source.of("software.host.graphs"), source.get("cuda_graph_scope")
+    graphs, scope = source.of("software.host.graphs"), source.get("cuda_graph_scope", "cuda_graph_modules")
     if graphs is None or graphs.value in ("none", False, "False"):
         for idle in (graphs, scope):
             draft.harmless(idle, "there are no graphs")

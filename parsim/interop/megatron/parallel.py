@@ -151,6 +151,11 @@ def _read_experts(draft: ImportDraft, source: Source) -> None:
     write_experts(draft, source.of("parallel.expert.size"), source.of("parallel.expert.tensor"), None)
     for key in ("capacity_factor", "pad_to_capacity", "batch_overlap"):
         draft.take(source, f"parallel.expert.{key}")
+    if draft.value("parallel.expert.batch_overlap"):
+        late = source.get("delay_wgrad_compute")
+        draft.take(source, "parallel.expert.batch_overlap", late)
+        if not draft.flag(late):
+            draft.remark("weights' gradients are computed late there, as with --delay-wgrad-compute", "parallel.expert.batch_overlap")
     fuser, recipe = source.of("parallel.expert.fused_mlp"), source.of("training.precision.recipe")
     if draft.value("model.experts.count") is not None and recipe is not None and recipe.text == "mxfp8":
         draft.take(source, "parallel.expert.fused_mlp")
