@@ -24,6 +24,7 @@ _OPTION = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*")
 _SETTABLE = re.compile(r"--set ([A-Za-z_]\w*)=")
 WHOLE = ("training.precision", "training.recompute", "parallel.data.strategy", "parallel.expert.dispatcher", "parallel.pipeline.split")
 """keys of the scenario that several options say together"""
+DEEPSPEED_FILE = "deepspeed_config"
 NO_STEP = ("training.examples", "training.tokens")
 """how long a training is, which no step depends on"""
 
@@ -111,6 +112,8 @@ def open_paths(table: KeyTable, names: frozenset[str], of_model: Sequence[str]) 
             asked = next((whole for whole in WHOLE if of_one == whole or of_one.startswith(f"{whole}.")), of_one)
             if asked not in NO_STEP and asked != "model.attention_dropout":
                 found.setdefault(asked, []).append(name)
+    if DEEPSPEED_FILE in names:  # what the file says, too
+        found.setdefault("parallel.data.strategy", []).append(DEEPSPEED_FILE)
     return found
 
 

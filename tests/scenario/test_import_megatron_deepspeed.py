@@ -203,3 +203,21 @@ def test_a_step_does_not_depend_on_how_long_the_training_lasts(options: str) -> 
     found = from_text(SCRIPT.rstrip("\n") + f" {options}\n", on="dgx-a100-80gb")
     assert values(found) == imported(SCRIPT)
     assert "how long the training lasts, which is not known; set it: --set" in found.yaml
+
+
+def test_a_command_that_is_printed_is_read_where_none_is_run() -> None:
+    printed = SCRIPT.replace("deepspeed --num_nodes", "echo deepspeed --num_nodes")
+    found, run = from_text(printed), from_text(SCRIPT)
+    assert found.tree == {**run.tree, "name": found.tree["name"]}
+    assert "the script prints this command and runs none" in found.yaml
+    both = from_text(f"{printed}\n{SCRIPT.replace('--num-layers 24', '--num-layers 12')}")
+    assert values(both)["model.layers"] == 12  # what is run counts
+
+
+def test_a_deepspeed_file_whose_name_follows_from_an_argument_is_no_question_of_its_own() -> None:
+    script = SCRIPT.replace("MICRO=4\n", "MICRO=$1\n").replace("ds_config.$SLURM_JOBID.json", "ds_$MICRO.json")
+    found = from_text(script)
+    assert {"training.micro_batch", "parallel.data.strategy"} <= set(found.to_fill)
+    assert found.questions == len({"cluster.topology", "the arguments"})
+    said = import_config(script, "run.sh", Given(variables={"1": "4"}))
+    assert values(said)["parallel.data.strategy"] == "zero1"
