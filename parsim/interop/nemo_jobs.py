@@ -23,6 +23,8 @@ _SIZED = re.compile(r"model\.(config|encoder|decoder|mm_cfg|shape|p_tuning|promp
 _FROZEN = re.compile(r"model\.(freeze_\w+)")
 SERVERS = ("server", "web_server", "web_port")
 """keys of examples that generate texts (examples/nlp/language_modeling/tuning/conf/megatron_gpt_generate_config.yaml)"""
+RETRIEVED = ("neighbors", "retro_num_neighbors", "num_neighbors")
+"""chunks of text beside a sample (examples/nlp/language_modeling/conf/megatron_retro_config.yaml)"""
 QUANTISED = ("quantization.algorithm", "quantization.enable")
 """examples/nlp/language_modeling/tuning/conf/megatron_gpt_qat_config.yaml"""
 
@@ -49,6 +51,8 @@ def of_job(draft: ImportDraft, keys: list[Key]) -> list[Key]:
             draft.refuse(key, "an encoder beside the decoder", "parsim reads NeMo's GPT")
         elif parts and _PARTS.fullmatch(key.name) and not _SIZED.match(key.name):
             draft.refuse(key, f"a model of several parts ({', '.join(parts)})", "parsim reads NeMo's GPT, T5 and BERT")
+        elif key.name.rpartition(".")[2] in RETRIEVED and key.value is not None:
+            draft.refuse(key, "RETRO, a GPT that reads what a retriever finds", "parsim reads NeMo's GPT, T5 and BERT")
         elif key.name in SERVERS:
             draft.refuse(key, "a server or an evaluation, which trains nothing", "parsim reads trainings")
         elif key.name in ("model.encoder_tokenizer.library", "model.reward_model_type") and key.value not in NOTHING:

@@ -416,6 +416,7 @@ def test_a_batch_of_a_loader_is_accumulated_by_lightning() -> None:
         ("  kd_config: {temperature: 1.0}\n", "a teacher that runs beside the model"),
         ("  crossattn_emb_size: 5120\n", "a model that attends to another one's states"),
         ("server: false\n", "which trains nothing"),
+        ("  data: {train_ds: {neighbors: 20}}\n", "RETRO, a GPT that reads what a retriever finds"),
         ("quantization: {algorithm: int4}\n", "quantisation-aware training"),
         ("  data: {test_ds: {file_names: [a.jsonl], max_seq_length: 2048}}\n", "an evaluation: there is a test set and no training set"),
     ],
