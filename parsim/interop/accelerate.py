@@ -114,8 +114,10 @@ def deepspeed_of(draft: ImportDraft, source: Source, half: str = "") -> Source |
     key = source.get("deepspeed_config.deepspeed_config_file", "deepspeed_config_file")
     if key is None:
         return None
-    mixed = precision_of(source)
-    return named_file(draft, key, half or ("" if mixed is None or mixed[0] == "no" else mixed[0]), source.get(*_INITIALISES))
+    mixed, stage = precision_of(source), source.get("deepspeed_config.zero_stage")
+    sure = stage is None or str(stage.value) == "3"
+    type_ = half or ("" if mixed is None or mixed[0] == "no" else mixed[0])
+    return named_file(draft, key, type_, source.get(*_INITIALISES) if sure else None)
 
 
 def write_strategy(

@@ -38,6 +38,10 @@ def read(text: str, **given: Any) -> ImportedScenario:
         ("relora_steps: 100\n", "relora_steps  not supported yet: adapters that are merged while training"),
         ("relora: true\n", "relora  not supported yet"),
         ("overrides_of_model_config: {num_hidden_layers: 2}\n", "num_hidden_layers  not supported yet: a model of other sizes"),
+        (
+            "fsdp: [full_shard, auto_wrap]\nfsdp_config: {fsdp_sharding_strategy: SHARD_GRAD_OP}\n",
+            "SHARD_GRAD_OP here, full_shard in fsdp, which the Trainer takes",
+        ),
         ("expert_parallel_size: 4\n", "expert_parallel_size  not supported yet: experts spread over ranks"),
     ],
 )

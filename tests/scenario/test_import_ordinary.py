@@ -568,5 +568,5 @@ def test_a_deepspeed_file_of_accelerate_that_is_not_there_is_taken_as_its_name_s
     third = read(text.replace(name, "ds_config.json") + "  zero3_init_flag: true\n", "accelerate.yaml")  # of no meaning at another stage
     assert (at(third, "parallel.data.strategy"), third.questions) == ("zero3", 1)
     assert "training.precision" in third.to_fill
-    off = read(text.replace(name, "ds_config.json") + "  zero3_init_flag: false\n", "accelerate.yaml")
-    assert "parallel.data.strategy" in off.to_fill
+    for more in ("  zero3_init_flag: true\n  zero_stage: 2\n", "  zero3_init_flag: false\n"):
+        assert "parallel.data.strategy" in read(text.replace(name, "ds_config.json") + more, "accelerate.yaml").to_fill
