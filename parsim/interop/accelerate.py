@@ -106,13 +106,18 @@ def precision_of(source: Source) -> tuple[str, Key] | None:
     return "no" if key.value is False else key.text, key
 
 
+_INITIALISES = ("deepspeed_config.zero3_init_flag", "zero3_init_flag")
+
+
 def deepspeed_of(draft: ImportDraft, source: Source, half: str = "") -> Source | None:
     """The DeepSpeed file that ``deepspeed_config`` names. `half`: the type that a script's arguments ask for."""
     key = source.get("deepspeed_config.deepspeed_config_file", "deepspeed_config_file")
     if key is None:
         return None
-    mixed = precision_of(source)
-    return named_file(draft, key, half or ("" if mixed is None or mixed[0] == "no" else mixed[0]))
+    mixed, stage = precision_of(source), source.get("deepspeed_config.zero_stage")
+    sure = stage is None or str(stage.value) == "3"
+    type_ = half or ("" if mixed is None or mixed[0] == "no" else mixed[0])
+    return named_file(draft, key, type_, source.get(*_INITIALISES) if sure else None)
 
 
 def write_strategy(

@@ -25,7 +25,7 @@ from parsim.interop.import_sections import (
     write_sequence_length,
 )
 from parsim.interop.keys import Key, Source, key_table, of_document
-from parsim.interop.peft import EIGHT_BITS, listed, write_saved, write_targets
+from parsim.interop.peft import EIGHT_BITS, listed, write_dora, write_quantised_experts, write_saved, write_targets
 from parsim.interop.recognise import Foreign
 from parsim.interop.training_arguments import write_liger_loss, write_optimizer
 from parsim.scenario import files
@@ -311,7 +311,11 @@ def _adapters(draft: ImportDraft, source: Source) -> None:
         source.of(f"{path}.method"),
         *(source.get(n) for n in ("load_in_4bit", "load_in_8bit", "lora_target_linear")),
     )
-    names = ("gptq", *(source.table.rows[f"{path}.{side}"].name for side in ("rank", "targets", "dropout", "train_embeddings")))
+    names = (
+        "gptq",
+        "peft_use_dora",
+        *(source.table.rows[f"{path}.{side}"].name for side in ("rank", "targets", "dropout", "train_embeddings")),
+    )
     if kind is None or str(kind.value) in ("", "none", "None", "False"):
         for key in (kind, linear, *source.all(*names)):
             draft.harmless(key, "without adapter the whole model is trained")
@@ -340,6 +344,10 @@ def _adapters(draft: ImportDraft, source: Source) -> None:
         draft.fill(f"{path}.targets", "[q_proj, v_proj], or all-linear: PEFT chooses by the model", rank)
     draft.harmless(linear, "switched off")
     draft.take(source, f"{path}.dropout")
+    write_dora(draft, source.get("peft_use_dora"))
+    for key in source.all("relora", "relora_steps"):
+        if not key.off:
+            draft.unmodelled(key, "adapters are merged into the frozen weights every so many steps; the steps between are LoRA's")
     saved = source.of(f"{path}.train_embeddings")
     if listed(saved):
         write_saved(draft, saved)
@@ -351,6 +359,7 @@ def _stored(draft: ImportDraft, eight: Key | None, four: Key | None, gptq: Key |
     """How frozen weights are stored."""
     if quantised:
         draft.write("training.finetune.base", "nf4-dq", note="NF4 with double quantisation, unless bnb_config_kwargs says otherwise")
+        write_quantised_experts(draft)
     elif eight is not None and draft.flag(eight):
         draft.write("training.finetune.base", EIGHT_BITS, eight)
     draft.harmless(four if not quantised else None, "switched off")

@@ -81,7 +81,7 @@ def invocation(text: str, file: str, variables: dict[str, str]) -> Invocation:
     candidates = _candidates(script)
     if not candidates:
         script.read_functions()
-        candidates = _candidates(script)
+        candidates = _candidates(script) or _printed(script)
     hints = {line: _hint(next(iter(names))) for line, names in script.variables.unset.items()}
     slurm = [Key(plain_name(name), f"#SBATCH {name}", value, file, line) for name, value, line in _sbatch(text)]
     environment = tuple(_exported(script, name, line, file) for name, line in script.exported.items())
@@ -130,6 +130,21 @@ def _candidates(script: Script) -> list[tuple[Command, tuple[list[Field], Field,
     return [(command, parts) for command in script.commands if (parts := _training(command)) is not None]
 
 
+def _printed(script: Script) -> list[tuple[Command, tuple[list[Field], Field, list[Field]]]]:
+    """Training commands that a script prints, where it runs none."""
+    found = []
+    for command in script.commands:
+        words = command.words[command.own :]
+        if len(words) > 1 and words[0].text == "echo" and words[1].text.rpartition("/")[2] in PRINTED and not command.to:
+            bare = replace(command, words=(*command.words[: command.own], *words[1:]))
+            if (parts := _training(bare)) is not None:
+                found.append((bare, parts))
+                script.notes.append(Note("the script prints this command and runs none: it is read as if it were run", words[0].line))
+    return found
+
+
+PRINTED = ("torchrun", "deepspeed", "python", "python3", "accelerate", "srun", "mpirun")
+"""begins of commands that are read where they are printed"""
 VISIBLE = "cuda_visible_devices"
 """name of the key that says which devices the processes see"""
 SWIFT = {"swift": ("sft", "pt", "rlhf"), "megatron": ("sft", "pt", "rlhf")}

@@ -14,8 +14,12 @@ from parsim.interop.keys import Key, Source, of_document
 from parsim.scenario import files
 
 
-def deepspeed_of(draft: ImportDraft, key: Key, half: str = "") -> Source | None:
-    """The DeepSpeed file that `key` names; None, and what it says is left open, where it is not there. `half`: the type asked for."""
+def deepspeed_of(draft: ImportDraft, key: Key, half: str = "", initialises: Key | None = None) -> Source | None:
+    """The DeepSpeed file that `key` names; None, and what it says is left open, where it is not there.
+
+    `half`: the type asked for. `initialises`: accelerate's ``zero3_init_flag``, which it switches off at any stage but 3
+    (huggingface/accelerate, utils/dataclasses.py, DeepSpeedPlugin.__post_init__).
+    """
     path = neighbour(str(key.value), draft.file)
     if path is None and (known := shipped(draft.tool, str(key.value))) is not None:
         tree, source = known
@@ -27,6 +31,11 @@ def deepspeed_of(draft: ImportDraft, key: Key, half: str = "") -> Source | None:
         text = f"{key.value} is not there: it is taken as {meaning}, as its name says, with the types of the training arguments"
         draft.remarks.append(key.finding(text, "put the file beside this one if it says something else"))
         return brought_tree(draft, key, tree)
+    if path is None and initialises is not None and draft.flag(initialises):
+        why = f"as {initialises.written}: true says, with the types of the training arguments"
+        text = f"{key.value} is not there: it is taken as ZeRO-3, {why}"
+        draft.remarks.append(key.finding(text, "put the file beside this one if it says something else"))
+        return brought_tree(draft, key, _of_stage(3))
     if path is None:
         deepspeed.ask_for_states(draft, key, half)
         return None
@@ -55,8 +64,12 @@ def by_name(path: str) -> tuple[dict[str, object], str] | None:
     section: dict[str, object] = {"stage": stage}
     for part in ("offload_optimizer", *(("offload_param",) if stage == 3 else ())) if away and stage else ():
         section[part] = {"device": "cpu"}
-    common = files.read(TABLE).tree["LLaMA-Factory"]["common"]
-    return {**common, "zero_optimization": section}, f"ZeRO-{stage}{' with states in host memory' if len(section) > 1 else ''}"
+    return _of_stage(stage, section), f"ZeRO-{stage}{' with states in host memory' if len(section) > 1 else ''}"
+
+
+def _of_stage(stage: int, section: Mapping[str, object] | None = None) -> dict[str, object]:
+    """A DeepSpeed file of this stage, with everything else left to the training arguments."""
+    return {**files.read(TABLE).tree["LLaMA-Factory"]["common"], "zero_optimization": section or {"stage": stage}}
 
 
 def shipped(tool: str, path: str) -> tuple[dict[str, object], str] | None:

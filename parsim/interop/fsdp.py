@@ -107,6 +107,9 @@ def _read_strategy(draft: ImportDraft, source: Source, switch: Key | None) -> No
     if meant is None and asked is not None:
         draft.errors.append(asked.finding(f"{name} is no sharding strategy", f"one of {', '.join(row.words.values())}"))
         return
+    if words and key is not None and switch is not None and row.ours(str(key.value).rpartition(".")[2].upper()) != meant:
+        text = f"{key.value} here, {words[0].lower()} in {switch.written}, which the Trainer takes"
+        draft.errors.append(key.finding(text, "write the same in both"))
     strategy, _, keeps = str(meant).partition(" ")
     note = "" if key is not None or words or switch is not None else "FULL_SHARD if not given"
     draft.write("parallel.data.strategy", strategy, key, switch, note=note)

@@ -160,6 +160,12 @@ class Sizes:
     """of its largest layer"""
     towers: bool = False
     """it has a tower of images"""
+    linear_experts: bool = False
+    """it has experts, which were linear layers in transformers 4"""
+
+
+ALWAYS_FUSED = ("llama4-text", "gpt-oss")
+"""families whose experts were three-dimensional parameters before transformers 5, too (modeling_llama4.py, modeling_gpt_oss.py)"""
 
 
 def write_model(draft: ImportDraft, key: Key | None) -> Sizes | None:
@@ -234,7 +240,8 @@ def sizes(name: str | Mapping[str, Any], relative_to: str | None) -> Sizes | Non
         return None
     layers = [block for block in model.blocks if block.kind not in OUTER]
     largest = max(sum(parameter.count for parameter in block.parameters()) for block in layers)
-    return Sizes(config.hidden, config.layers, config.vocabulary, largest, config.vision is not None)
+    linear = config.experts is not None and config.family not in ALWAYS_FUSED
+    return Sizes(config.hidden, config.layers, config.vocabulary, largest, config.vision is not None, linear)
 
 
 def write_experts(draft: ImportDraft, ranks: Key | None, width: Key | None, dispatcher: Key | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import Sizes, write_experts
 from parsim.interop.keys import Key, Source, key_table
-from parsim.interop.peft import EIGHT_BITS, write_saved, write_targets
+from parsim.interop.peft import EIGHT_BITS, write_dora, write_quantised_experts, write_saved, write_targets
 from parsim.interop.towers import FrozenParts, write_frozen_parts
 from parsim.units import is_digits
 
@@ -135,12 +135,14 @@ def _lora(draft: ImportDraft, source: Source, kind: Key | None) -> None:
     share = source.get("lora_dropout")
     if (value := draft.number(share)) is not None:
         draft.write("training.finetune.dropout", value, share)
+    write_dora(draft, source.get("use_dora"))
     more = source.get("additional_target")
     write_saved(draft, more)
     if quantised:
         note = "double_quantization is true if not given" if double is None else ""
         draft.write("training.finetune.base", "nf4-dq" if draft.flag(double, default=True) else "nf4", double, note=note)
         draft.only_if(form, ("nf4",), "another code of the same four bits")
+        write_quantised_experts(draft)
         if method is not None and str(method.value).lower() not in ("bnb", "bitsandbytes"):
             draft.refuse(method, f"the four bits of {method.value}", "parsim has those of bitsandbytes (NF4)")
         draft.harmless(method, "NF4, as parsim has it")

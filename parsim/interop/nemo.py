@@ -25,7 +25,8 @@ from parsim.interop.megatron.encoder_decoder import is_encoder_decoder, of_stack
 from parsim.interop.megatron.model import read_model
 from parsim.interop.megatron.parallel import read_parallel
 from parsim.interop.megatron.training import read_training
-from parsim.interop.nemo_jobs import check_trained, of_job, write_adapters
+from parsim.interop.nemo_adapters import LEARNED, ask_for_frozen_model, asks_for_modules, write_adapters
+from parsim.interop.nemo_jobs import ADAPTERS, check_trained, of_job
 from parsim.interop.nemo_precision import write_precision
 from parsim.interop.processes import write_launched
 from parsim.interop.recognise import Foreign
@@ -50,6 +51,9 @@ OF_TRAINING_DATA = {
     "model.data.train_ds.max_seq_length": "model.encoder_seq_length", "model.data.train_ds.max_src_seq_length": "model.encoder_seq_length",
 }  # fmt: skip
 """key of a fine-tuning's data -> the model's"""
+LOADED = ("model.data.train_ds.batch_size", "model.train_ds.batch_size")
+"""the batch of a rank in the first fine-tunings, whose steps Lightning accumulates"""
+BATCHES = ("micro_batch_size", "global_batch_size")
 OF_MODEL = {
     "model.micro_batch_size": ("model.micro_batch_size",), "model.global_batch_size": ("model.global_batch_size",),
     "model.encoder_seq_length": ("model.encoder_seq_length", "model.seq_length", "model.data.seq_length"),
@@ -73,24 +77,28 @@ def read_nemo(draft: ImportDraft, foreign: Foreign) -> None:
     for key in keys:
         if key.name.endswith("_target_"):
             classes.append(key)
-        elif not key.name.startswith(("peft.", "model.peft.", "model.lora_tuning.")):
+        elif not key.name.startswith((*ADAPTERS, *LEARNED)):
             renamed += _renamed(key, spelled)
-    first = any(key.name == "model.encoder_seq_length" for key in keys)
+    modules = asks_for_modules(keys)
+    first = modules or any(key.name == "model.encoder_seq_length" for key in keys)
     renamed = _shaped(draft, renamed)
     source = Source((key for key in renamed if not starts(key)), table)
-    check_training(draft, source)
+    if not modules:
+        check_training(draft, source)
     _agree(draft, renamed, "seq_length")
     _activation(draft, renamed, classes)
     tensor = draft.take(source, "parallel.tensor.size") or 1
     layers = _model(draft, source, classes, spelled["classes"], tensor)
-    write_adapters(draft, keys)
+    write_adapters(draft, keys, next((str(key.value) for key in written if key.name == "name"), ""))
     launch = launched(draft, renamed, source)
     stacks = is_encoder_decoder(None, source) and draft.given.model is None
     long = source.get("seq_length", "encoder_seq_length") if stacks else source.of("training.sequence_length")
     length = write_sequence_length(draft, long)
     if stacks:
         write_target(draft, source)
+    ask_for_frozen_model(draft, written)
     read_training(draft, source, length)
+    _accumulation(draft, source, loaded=any(key.written in LOADED for key in source.all("micro_batch_size")))
     if draft.given.model is None and "model.family" not in draft.lines and "hidden_dropout" not in source:
         draft.write("training.dropout", 0.0, note="of the class that is named")
     write_precision(draft, source, keys)
@@ -111,9 +119,11 @@ def _fine_tuned(draft: ImportDraft, keys: list[Key]) -> list[Key]:
     NVIDIA/NeMo, nemo/collections/nlp/models/language_modeling/megatron_gpt_sft_model.py and examples/nlp/language_modeling/tuning.
     """
     said = {key.name: key for key in keys}
+    loaded = asks_for_modules(keys) or "model.data.train_ds.max_seq_length" in said
+    loaded &= not any(name.endswith(BATCHES) and ".validation_ds." not in name and key.value is not None for name, key in said.items())
     found = []
     for key in keys:
-        ours = OF_TRAINING_DATA.get(key.name, "")
+        ours = "model.micro_batch_size" if loaded and key.name in LOADED else OF_TRAINING_DATA.get(key.name, "")
         twins = [said[name] for name in OF_MODEL.get(ours, ()) if name in said and said[name].value is not None]
         if ours and key.value is not None and isinstance(key.value, int):
             if any(str(twin.value) == str(key.value) for twin in twins):
@@ -125,6 +135,23 @@ def _fine_tuned(draft: ImportDraft, keys: list[Key]) -> list[Key]:
         else:
             found.append(key)
     return [key for key in found if not draft.settled(key) or key.name not in sum(OF_MODEL.values(), ())]
+
+
+def _accumulation(draft: ImportDraft, source: Source, *, loaded: bool) -> None:
+    """Lightning accumulates what a loader gives; where NeMo makes micro-batches of a global batch, it stops at more than one.
+
+    NVIDIA/NeMo, megatron_gpt_model.py and megatron_lm_encoder_decoder_model.py: "trainer.accumulate_grad_batches must equal 1".
+    """
+    key = source.get("accumulate_grad_batches")
+    count = draft.whole(key, 1)
+    if key is None or count is None:
+        return
+    if loaded and draft.given.gradient_accumulation is None:
+        draft.write("training.gradient_accumulation", count, key)
+    elif count > 1 and not loaded:
+        text = f"accumulate_grad_batches {count}: NeMo stops here, it accumulates up to global_batch_size by itself"
+        draft.errors.append(key.finding(text, "write 1, and a global_batch_size as large"))
+    draft.harmless(key, "one: NeMo accumulates up to global_batch_size")
 
 
 def _written(draft: ImportDraft, foreign: Foreign) -> tuple[Key, ...] | None:
@@ -199,6 +226,8 @@ def _shaped(draft: ImportDraft, keys: list[Key]) -> list[Key]:
                     draft.harmless(key, "the activation of a GPT")
             case "activation":
                 draft.errors.append(key.finding(f"not supported yet: an MLP with {word}", f"{', '.join((*GATED, *ACTIVATIONS))}"))
+            case "nproc_per_node" if isinstance(key.value, list) and key.value:
+                found.append(replace(key, value=len(key.value), original=key.value))
             case "max_steps" | "train_iters" if word == "-1":
                 draft.harmless(key, "epochs or time end the training")
             case "gated_linear_unit":

@@ -1,7 +1,6 @@
-"""What a file of NeMo, NeMo-Aligner or Megatron-Bridge trains: adapters, and jobs that parsim does not simulate, each by its name.
+"""What a file of NeMo, NeMo-Aligner or Megatron-Bridge trains: jobs that parsim does not simulate are refused, each by its name.
 
-NVIDIA/NeMo, nemo/collections/nlp/parts/peft_config.py and examples/nlp/language_modeling/tuning/conf; NVIDIA/NeMo-Aligner,
-examples/nlp/gpt/conf; NVIDIA-NeMo/Megatron-Bridge, src/megatron/bridge/peft/lora.py.
+NVIDIA/NeMo, examples/nlp/language_modeling; NVIDIA/NeMo-Aligner, examples/nlp/gpt/conf. Adapters: `parsim.interop.nemo_adapters`.
 """
 
 from __future__ import annotations
@@ -12,32 +11,22 @@ from typing import Any
 
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Key
-from parsim.interop.peft import listed
 
 NOTHING: tuple[Any, ...] = (None, "none", "None", "null", False, {}, [])
 SCHEMES = ("model.peft.peft_scheme", "peft._target_", "peft.peft_scheme")
 """keys that choose an adapter"""
-_ADAPTERS = ("peft.", "model.peft.", "model.lora_tuning.")
+ADAPTERS = ("peft.", "model.peft.")
 _TEACHERS = ("model.teacher.", "model.kd_config.", "trainer.knowledge_distillation.", "model.knowledge_distillation.")
 _ALIGNED = re.compile(r"trainer\.(\w+)\.(max_steps|max_epochs|gradient_clip_val)")
 _PARTS = re.compile(r"model\.([\w.]+)\.(num_layers|hidden_size|num_attention_heads|n_layers|d_model)")
-_SIZED = re.compile(r"model\.(config|encoder|decoder|mm_cfg|shape)")
+_SIZED = re.compile(r"model\.(config|encoder|decoder|mm_cfg|shape|p_tuning|prompt_encoder)")
 _FROZEN = re.compile(r"model\.(freeze_\w+)")
 SERVERS = ("server", "web_server", "web_port")
 """keys of examples that generate texts (examples/nlp/language_modeling/tuning/conf/megatron_gpt_generate_config.yaml)"""
+RETRIEVED = ("neighbors", "retro_num_neighbors", "num_neighbors")
+"""chunks of text beside a sample (examples/nlp/language_modeling/conf/megatron_retro_config.yaml)"""
 QUANTISED = ("quantization.algorithm", "quantization.enable")
 """examples/nlp/language_modeling/tuning/conf/megatron_gpt_qat_config.yaml"""
-RANK = 32
-"""adapter_dim, and dim of Megatron-Bridge, if not given"""
-TARGETS = {
-    "attention_qkv": (("q_proj", "k_proj", "v_proj"), ("query_key_value",)), "attention_dense": (("o_proj",), ("attention_output",)),
-    "mlp_fc1": (("gate_proj", "up_proj"), ("mlp_up",)), "mlp_fc2": (("down_proj",), ("mlp_down",)),
-}  # fmt: skip
-"""a target -> linear layers of a model of the Hub, and of Megatron-LM's GPT"""
-_TARGETS_ALSO = {
-    "linear_qkv": ("attention_qkv",), "linear_proj": ("attention_dense",), "linear_fc1": ("mlp_fc1",), "linear_fc2": ("mlp_fc2",),
-    "attention": ("attention_qkv", "attention_dense"), "mlp": ("mlp_fc1", "mlp_fc2"), "all": tuple(TARGETS),
-}  # fmt: skip
 
 
 def of_job(draft: ImportDraft, keys: list[Key]) -> list[Key]:
@@ -47,7 +36,7 @@ def of_job(draft: ImportDraft, keys: list[Key]) -> list[Key]:
     found: list[Key] = []
     for key in keys:
         aligned, frozen = _ALIGNED.fullmatch(key.name), _FROZEN.fullmatch(key.name)
-        if key.name.startswith(_ADAPTERS):
+        if key.name.startswith(ADAPTERS):
             if scheme is None:
                 draft.harmless(key, "no adapter is chosen")
             elif key.name == scheme.name or not key.name.endswith("_target_"):
@@ -62,6 +51,8 @@ def of_job(draft: ImportDraft, keys: list[Key]) -> list[Key]:
             draft.refuse(key, "an encoder beside the decoder", "parsim reads NeMo's GPT")
         elif parts and _PARTS.fullmatch(key.name) and not _SIZED.match(key.name):
             draft.refuse(key, f"a model of several parts ({', '.join(parts)})", "parsim reads NeMo's GPT, T5 and BERT")
+        elif key.name.rpartition(".")[2] in RETRIEVED and key.value is not None:
+            draft.refuse(key, "RETRO, a GPT that reads what a retriever finds", "parsim reads NeMo's GPT, T5 and BERT")
         elif key.name in SERVERS:
             draft.refuse(key, "a server or an evaluation, which trains nothing", "parsim reads trainings")
         elif key.name in ("model.encoder_tokenizer.library", "model.reward_model_type") and key.value not in NOTHING:
@@ -82,35 +73,3 @@ def check_trained(draft: ImportDraft, keys: Iterable[Key]) -> None:
     if chosen is not None and chosen.value not in NOTHING and (switch is None or switch.value is not False):
         what = "weights that every forward pass quantises (quantisation-aware training)"
         draft.refuse(chosen, what, "leave the section out to simulate the training without it")
-
-
-def write_adapters(draft: ImportDraft, keys: list[Key]) -> None:
-    """LoRA: its rank, and where it stands. Other adapters are refused."""
-    ours = [key for key in keys if key.name.startswith(_ADAPTERS)]
-    scheme = next((key for key in ours if key.name in SCHEMES and key.value not in NOTHING), None)
-    if scheme is None:
-        return
-    word = str(scheme.value).rpartition(".")[2].lower()
-    if word != "lora":
-        draft.refuse(scheme, f"adapters of the kind {word}", "parsim has LoRA, or train all weights: null")
-        return
-    last = {key.name.rpartition(".")[2]: key for key in ours if "lora" in key.name or key.name.startswith("peft.")}
-    rank, share, where = (next((last[name] for name in names if name in last), None) for names in (
-        ("adapter_dim", "dim"), ("adapter_dropout", "dropout"), ("target_modules",)))  # fmt: skip
-    path = "training.finetune"
-    draft.write(f"{path}.method", "lora", scheme)
-    draft.write(f"{path}.rank", draft.whole(rank, 1) or RANK, rank, note="" if rank else f"{RANK} if not given")
-    names = [name for word in listed(where) or ["all"] for name in _TARGETS_ALSO.get(word, (word,))]
-    strange = [name for name in names if name not in TARGETS]
-    if strange:
-        draft.refuse(where, f"adapters of {strange[0]}", f"parsim knows {', '.join([*TARGETS, *_TARGETS_ALSO])}")
-    else:
-        fused = draft.value("model.family") == "megatron-gpt"
-        targets = [layer for name in dict.fromkeys(names) for layer in TARGETS[name][fused]]
-        draft.write(f"{path}.targets", targets, where, note="" if where else "all linear layers of attention and MLP if not given")
-        if "q_proj" in targets:
-            draft.remark("one adapter stands beside query, key and value there; here each has its own", f"{path}.targets")
-    draft.write(f"{path}.dropout", draft.number(share) or 0.0, share)
-    for key in ours:
-        if not draft.settled(key):
-            draft.harmless(key, "how adapters begin and are scaled, or of another adapter")

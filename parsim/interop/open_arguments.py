@@ -24,6 +24,7 @@ _OPTION = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*")
 _SETTABLE = re.compile(r"--set ([A-Za-z_]\w*)=")
 WHOLE = ("training.precision", "training.recompute", "parallel.data.strategy", "parallel.expert.dispatcher", "parallel.pipeline.split")
 """keys of the scenario that several options say together"""
+DEEPSPEED_FILE = "deepspeed_config"
 NO_STEP = ("training.examples", "training.tokens")
 """how long a training is, which no step depends on"""
 
@@ -49,7 +50,7 @@ def open_invocation(
             readings.append(invocation(text, file, {**given, **values}))
         except ScenarioError:
             continue
-    if len(readings) < 2 or len({reading.program for reading in readings}) != 1:
+    if len(readings) < 2 or len({_family(reading.program) for reading in readings}) != 1:
         return None
     base = readings[0]
     stable = [key for key in base.options if _is_stable(key, readings)]
@@ -65,6 +66,11 @@ def open_invocation(
     return call, frozenset(seen - kept - starting), " ".join(hints)
 
 
+def _family(program: str) -> str:
+    """The program; Megatron-LM's GPT was ``pretrain_gpt_core.py`` for the months in which it was two."""
+    return program.replace("pretrain_gpt_core.py", "pretrain_gpt.py")
+
+
 def _alternatives(text: str, place: str, name: str) -> list[str]:
     """What the script compares the argument with, and values that it does not."""
     called = "|".join({re.escape(name), re.escape(place)} if place.isdigit() else {re.escape(name)})
@@ -76,9 +82,10 @@ def _alternatives(text: str, place: str, name: str) -> list[str]:
 
 
 def _readings(first: Mapping[str, str], words: Mapping[str, list[str]]) -> Iterator[dict[str, str]]:
-    """The first value of all, then every other one of each in turn."""
+    """The first value of all, the last of all (which no comparison knows), then every other one of each in turn."""
     yield dict(first)
-    count = 1
+    yield {place: found[-1] for place, found in words.items()}
+    count = 2
     for place, found in words.items():
         for word in found[1:]:
             count += 1
@@ -111,6 +118,8 @@ def open_paths(table: KeyTable, names: frozenset[str], of_model: Sequence[str]) 
             asked = next((whole for whole in WHOLE if of_one == whole or of_one.startswith(f"{whole}.")), of_one)
             if asked not in NO_STEP and asked != "model.attention_dropout":
                 found.setdefault(asked, []).append(name)
+    if DEEPSPEED_FILE in names:  # what the file says, too
+        found.setdefault("parallel.data.strategy", []).append(DEEPSPEED_FILE)
     return found
 
 

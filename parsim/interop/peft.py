@@ -7,6 +7,7 @@ from typing import Any
 
 from parsim.interop.export_draft import ExportDraft
 from parsim.interop.import_draft import ImportDraft
+from parsim.interop.import_sections import sizes
 from parsim.interop.keys import Key, Source
 from parsim.scenario.finetune import FinetuneSection
 
@@ -34,7 +35,7 @@ def write_peft(draft: ImportDraft, source: Source) -> None:
     if not asks_for_adapters(source):
         if switch is None:
             draft.unmodelled(rank, "TRL makes no adapters without use_peft; where your script does, write training.finetune")
-        for key in (switch, rank, targets, share, saved, nested, form):
+        for key in (switch, rank, targets, share, saved, nested, form, get("use_dora")):
             draft.harmless(key, "without use_peft there are no adapters")
         for key in (four, eight):
             if key is not None and draft.flag(key):
@@ -52,11 +53,13 @@ def write_peft(draft: ImportDraft, source: Source) -> None:
         note = "" if nested else "not nested if not said"
         draft.write("training.finetune.base", "nf4-dq" if draft.flag(nested) else "nf4", nested, note=note)
         draft.only_if(form, ("nf4",), "another code of the same four bits")
+        write_quantised_experts(draft)
     else:
         draft.harmless(four, "switched off")
         for key in (nested, form):
             draft.harmless(key, "nothing is quantised")
     write_eight_bits(draft, eight, quantised=quantised)
+    write_dora(draft, get("use_dora"))
 
 
 SWITCHES = ("lora_enable", "use_lora", "enable_lora", "use_peft_lora")
@@ -77,6 +80,8 @@ def write_own_adapters(draft: ImportDraft, source: Source) -> bool:
         return False
     quantised = bits is not None and str(bits.value).lower() in ("4", "true")
     draft.write("training.finetune.method", "qlora" if quantised else "lora", switch, rank, bits if quantised else None)
+    if quantised:
+        write_quantised_experts(draft)
     if rank is None and switch is not None and switch.name == "lora_enable":
         draft.write("training.finetune.rank", LLAVA_RANK, note=f"{LLAVA_RANK} if not given, as in LLaVA")
     elif rank is None:
@@ -87,10 +92,27 @@ def write_own_adapters(draft: ImportDraft, source: Source) -> bool:
     write_targets(draft, targets, note="" if targets else "all linear layers, unless the script says otherwise")
     share = source.get("lora_dropout", "peft_lora_dropout")
     draft.write("training.finetune.dropout", draft.number(share) or 0.0, share)
+    write_dora(draft, source.get("use_dora"))
     draft.remark("the script's own options of adapters are read as their names say", "training.finetune")
     for key in source.all("lora_alpha", "peft_lora_alpha", "lora_bias", "lora_weight_path", "peft_lora_bias"):
         draft.harmless(key, "how adapters are scaled and stored")
     return True
+
+
+def write_dora(draft: ImportDraft, key: Key | None) -> None:
+    """DoRA, where adapters are asked for."""
+    if key is not None and draft.flag(key) and "training.finetune.rank" in draft.lines:
+        draft.write("training.finetune.dora", True, key)
+    draft.harmless(key, "switched off, or there are no adapters")
+
+
+def write_quantised_experts(draft: ImportDraft) -> None:
+    """Experts in four bits are linear layers, as transformers had them before version 5: those of later ones are not quantised at all."""
+    model = draft.value("model")
+    found = sizes(model, draft.file if draft.file != "-" else None) if isinstance(model, str) else None
+    if found is not None and found.linear_experts:
+        note = "linear layers, in four bits and adapted with the others: transformers before version 5; fused leaves them in 16 bits"
+        draft.write("training.finetune.experts", "linear", note=note)
 
 
 def write_eight_bits(draft: ImportDraft, key: Key | None, *, quantised: bool) -> None:
@@ -203,7 +225,13 @@ def finetuning(draft: ExportDraft) -> None:
         ("flat_gradients", "it is FSDP1's, not FSDP2's way"),
     ):
         draft.lacks(f"{PATH}.{key}", why)
-    if section.method == "freeze":
+    if section.method == "bottleneck":
+        for key in ("method", "rank", "dropout", "base"):
+            draft.lacks(f"{PATH}.{key}", "bottlenecks behind sublayers are NeMo's; PEFT has none")
+        return
+    if section.method in ("ia3", "prompt"):
+        calls = [_learned(section)]
+    elif section.method == "freeze":
         parts = section.freeze if isinstance(section.freeze, str) else str(section.freeze)
         calls = [f"requires_grad_(False) on {parts}"]
     else:
@@ -214,14 +242,30 @@ def finetuning(draft: ExportDraft) -> None:
             calls.insert(0, _quantised(section, recipe.base))
         elif recipe.base == "bf16":
             calls.insert(0, "from_pretrained(dtype=torch.bfloat16)")
-    for key in ("method", "rank", "targets", "dropout", "tower", "train_embeddings", "base", "quantise_head", "freeze"):
+    learned = ("virtual_tokens", "prompt_encoder", "encoder_hidden", "encoder_layers")
+    adapters = ("rank", "targets", "dropout", "dora", "tower", "experts", "train_embeddings", "base", "quantise_head", "freeze")
+    for key in ("method", *adapters, *learned):
         draft.scripted(f"{PATH}.{key}", "; ".join(calls))
     draft.script += calls
+
+
+def _learned(section: FinetuneSection) -> str:
+    """PEFT's learned scales, or its learned tokens and what they pass through."""
+    if section.method == "ia3":
+        return "IA3Config()"
+    count = f"num_virtual_tokens={section.virtual_tokens}"
+    if section.prompt_encoder == "none":
+        return f"PromptTuningConfig({count})"
+    width = [] if section.encoder_hidden == "auto" else [f"encoder_hidden_size={section.encoder_hidden}"]
+    kind = f"encoder_reparameterization_type={section.prompt_encoder.upper()!r}"
+    return f"PromptEncoderConfig({', '.join([count, kind, *width, f'encoder_num_layers={section.encoder_layers}'])})"
 
 
 def _adapters(section: FinetuneSection) -> str:
     targets = section.targets if isinstance(section.targets, str) else list(section.targets)
     arguments = [f"r={section.rank}", f"target_modules={targets!r}", f"lora_dropout={section.dropout:g}"]
+    if section.dora:
+        arguments.append("use_dora=True")
     if not section.tower:
         arguments.append("exclude_modules='.*(vision|visual|projector).*'")
     if section.train_embeddings:

@@ -11,6 +11,11 @@ replicated and B split by outputs, beside a row-parallel one A is split by input
 of the base before its collective, so activations cost no communication of their own; the replicated half sees a part of its
 gradient on each rank and is summed at the step.
 
+DoRA (Liu et al. 2024, 2402.09353) scales every output of base and adapter by m / |W + s B A|, with a trained m [out] and the norm of each
+row taken as a constant. PEFT (tuners/lora/dora.py, DoraLinearLayer) makes the norm anew in every forward pass: B A as the adapter of an
+identity matrix [in, in], which is scaled, added to the (dequantised) weight and normed; the gradient of m needs the outputs of base and
+adapter, which are kept. Where the adapter drops its input, the base is multiplied a second time, by what is left of it.
+
 Frozen weights in four bits: what they occupy and what it costs to read them (QLoRA, Dettmers et al. 2023, 2305.14314).
 
 nf4: 4 bits per element and an fp32 scale (absmax) per block of 64: 0.5 + 4/64 = 0.5625 B = 4.5 bit per element.
@@ -48,6 +53,8 @@ class Adapter(NamedTuple):
     slice: bool = False
     """beside a slice of a fused weight: the slices' adapters share one dropped input, and B A x is kept by the ``index_copy`` that
     puts it in its place (litgpt's LoRAQKVLinear.zero_pad; autograd expands the gradient to the source's shape)"""
+    magnitude: bool = False
+    """DoRA: outputs have a trained length; NAME.lora_magnitude_vector.weight"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,8 @@ class FrozenLinear(Linear):
             )
             for a in self.adapters
         )
-        return (*base, *(parameter for pair in pairs for parameter in pair))
+        lengths = tuple(Parameter(f"{a.name}.lora_magnitude_vector.weight", (a.out_features,)) for a in self.adapters if a.magnitude)
+        return (*base, *(parameter for pair in pairs for parameter in pair), *lengths)
 
     def training_work(self, at: Workload) -> Work:
         """The base's two products, reading dequantised weights where they are quantised, and the adapters' six."""
@@ -81,6 +89,8 @@ class FrozenLinear(Linear):
             work = self._dequantised(work, at)
         for adapter in self.adapters:
             work = self._adapted(work, adapter, at)
+            if adapter.magnitude:
+                work = self._scaled(work, adapter, at)
         return work
 
     def _entering(self, at: Workload) -> int:
@@ -158,6 +168,43 @@ class FrozenLinear(Linear):
             backward_temporary=max(work.backward_temporary, m * max(n, k) * e),
         )
 
+    def _scaled(self, work: Work, adapter: Adapter, at: Workload) -> Work:
+        """DoRA's part beside one weight, on one tensor rank; `work` has the adapter's sum and scaling already, which are part of it here.
+
+        Forward, element by element of the output: base x (m / norm - 1), B A x x m / norm, the sum of both and that of all (2 + 2 + 3 + 3,
+        of which the adapter's sum is 3). Backward: the gradient of the base's output and its sum (2 + 3), of B A x (2), and of m for both
+        terms (3 + 1 each).
+        """
+        m, n, k, e, r = rows(at, self.split, self.per_sample), adapter.out_features, self.in_features, at.element, adapter.rank
+        dtype, wide = "bf16" if at.narrow else at.dtype, 4 if at.autocast else e
+        stored = (dequantisation(n * k, self.storage, max(2, e)),) if self.storage else ()
+        again: tuple[Kernel, ...] = (Gemm(m, n, k, dtype=dtype, element=e),) if adapter.dropout else ()
+        back: tuple[Kernel, ...] = (Gemm(m, k, n, dtype=dtype, element=e), Memory(3.0 * m * k * e)) if adapter.dropout else ()
+        unbiased = Memory(2.0 * m * n * e) if self.bias and not adapter.dropout and not at.fused else Memory(0, launches=0)
+        norm: tuple[Kernel, ...] = (
+            Memory((wide + (wide + e) * at.autocast) * k * k, launches=2 + at.autocast),  # the identity
+            Gemm(k, r, k, dtype=dtype, element=e),
+            Gemm(k, n, r, dtype=dtype, element=e),
+            *stored,
+            Memory((2.0 if at.fused else 6.0) * n * k * e, launches=1 if at.fused else 3),
+        )
+        forward = Memory(0, launches=0) if at.fused else Memory(7.0 * m * n * e, launches=3)
+        backward = Memory((5.0 if at.fused else 15.0) * m * n * e, launches=1 if at.fused else 7)
+        saves: tuple[Save, ...] = (
+            Save(f"{self.name}.{adapter.name}.base", m * n * e),
+            Save(f"{self.name}.{adapter.name}.lora_result", m * n * e),
+        )
+        if self.storage and adapter.dropout:
+            saves += (Save(f"{self.name}.{adapter.name}.dequantised", n * k * max(2, e)),)
+        held = wide * k * k + (3 * e + (max(2, e) if self.storage else 0)) * n * k
+        return work._replace(
+            forward=(*work.forward, *norm, *again, unbiased, forward),
+            backward_input=(backward, *work.backward_input, *back),
+            saves=(*work.saves, *saves),
+            forward_temporary=max(work.forward_temporary, held, 3 * m * n * e),
+            backward_temporary=max(work.backward_temporary, 2 * m * n * e),
+        )
+
 
 # frozen weights in four and in eight bits
 
@@ -211,11 +258,13 @@ _KEY = ("key", "k", "k_proj", "wk")
 _VALUE = ("value", "v", "v_proj", "wv")
 _FUSED = ("query_key_value", "qkv", "qkv_proj", "c_attn", "Wqkv", "in_proj")
 _OUTPUT = ("attention_output", "o", "o_proj", "out_proj", "output_proj", "projection", "c_proj", "wo")
-_GATE = ("gate", "gate_proj", "w1", "mlp")
-_UP = ("up", "up_proj", "w3", "mlp")
+GATE = ("gate", "gate_proj", "w1", "mlp")
+UP = ("up", "up_proj", "w3", "mlp")
 _SINGLE_UP = ("mlp_up", "up", "up_proj", "gate_up_proj", "fc1", "c_fc", "dense_h_to_4h", "mlp")
-_DOWN = ("mlp_down", "down", "down_proj", "w2", "fc2", "c_proj", "dense_4h_to_h", "mlp")
+DOWN = ("mlp_down", "down", "down_proj", "w2", "fc2", "c_proj", "dense_4h_to_h", "mlp")
 _HEAD = ("lm_head", "head", "output")
+_SHARED = ("shared_expert", "shared_experts")
+"""modules that every token visits beside experts: ``shared_expert.gate_proj`` names a layer of theirs"""
 
 
 class Target(NamedTuple):
@@ -259,9 +308,18 @@ def _words(linear: Linear) -> tuple[tuple[str, ...], ...]:
     if linear.name == "query_key_value":
         return tuple((*word, *_FUSED[:2]) for word in (_QUERY, _KEY, _VALUE)) if several else (_FUSED,)
     if linear.name == "mlp_up":
-        return ((*_GATE, "mlp_up"), (*_UP, "mlp_up")) if several else (_SINGLE_UP,)
-    known = {"attention_output": _OUTPUT, "mlp_down": _DOWN, "lm_head": _HEAD}
+        return ((*GATE, "mlp_up"), (*UP, "mlp_up")) if several else (_SINGLE_UP,)
+    if linear.name.endswith("shared_up_projection") and several:
+        return _shared(GATE), _shared(UP)
+    if linear.name.endswith(("shared_up_projection", "shared_down_projection")):
+        return (_shared(UP if "up" in linear.name.rpartition(".")[2] else DOWN),)
+    known = {"attention_output": _OUTPUT, "mlp_down": DOWN, "lm_head": _HEAD}
     return (known.get(linear.name, ()),) if not several else ((linear.name,),) * len(linear.out_features)
+
+
+def _shared(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of a layer of a shared expert."""
+    return (*words, *(f"{module}.{word}" for module in _SHARED for word in words))
 
 
 def matching(word: str, targets: Sequence[Target]) -> list[Target]:

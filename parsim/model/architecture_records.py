@@ -11,7 +11,7 @@ class Experts:
     """A mixture of experts in place of the MLP (Switch 2101.03961, Mixtral 2401.04088, DeepSeekMoE 2401.06066)."""
 
     count: int
-    """experts per layer (E)"""
+    """experts per layer (E); the most of any, with `counts`"""
     top_k: int
     """experts each token visits"""
     mlp: int = 0
@@ -40,6 +40,8 @@ class Experts:
     """gate and up are bounded before they are multiplied (GPT-OSS's ``swiglu_limit``)"""
     latent: int = 0
     """width to which tokens are brought before they are sent to experts, which have it as their own (Nemotron 3); 0 = the model's"""
+    counts: tuple[int, ...] = ()
+    """experts of every mixture layer, where they differ (the pyramid of PR-MoE, 2201.05596); () = `count` everywhere"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,11 +45,11 @@ def build_transformer(config: TransformerConfig, *, name: str, tensor: int = 1, 
     padded = padded_vocabulary(config, tensor)
     kinds = [config.kind(i) for i in range(config.layers)]
     made = {kind: layer_block(config, kind) for kind in dict.fromkeys(kinds)}
-    active = {kind: _active_share(config, block) for kind, block in made.items() if kind.mixture}
+    active = {kind: _active_share(config, block, kind.experts) for kind, block in made.items() if kind.mixture}
     predicts = [_prediction(config, padded, number) for number in range(config.mtp)]
     shares = {1 + i: active[kind] for i, kind in enumerate(kinds) if kind in active}
     if config.mtp and kinds[-1].mixture:
-        shares |= {1 + config.layers + number: _active_share(config, block) for number, block in enumerate(predicts)}
+        shares |= {1 + config.layers + number: _active_share(config, block, kinds[-1].experts) for number, block in enumerate(predicts)}
     return Model(
         name=name,
         blocks=(embedding_block(config, padded), *(made[kind] for kind in kinds), *predicts, head_block(config, padded, loss)),
@@ -95,11 +95,11 @@ def architecture_facts(config: TransformerConfig) -> dict[str, object]:
     return facts
 
 
-def _active_share(config: TransformerConfig, block: Block) -> float:
+def _active_share(config: TransformerConfig, block: Block, count: int) -> float:
     """Share of a mixture layer's parameters that one token uses."""
     parameters = [p for p in block.parameters() if not p.buffer and not p.tied]
     everything, experts = sum(p.count for p in parameters), sum(p.count for p in parameters if p.expert)
-    visited = experts * config.experts.top_k // config.experts.count if config.experts else experts
+    visited = experts * config.experts.top_k // count if config.experts else experts
     return (everything - experts + visited) / everything
 
 
@@ -187,7 +187,7 @@ def _add_layer(config: TransformerConfig, kind: LayerKind, row: Row) -> None:
     if kind.letter == "M":
         stream = _mixed(config, row)
         normed = row.add(norm(config, "mlp_norm", stream))
-        row.add(ResidualAdd("mlp_residual", (_mlp(config, kind.mixture, row, normed), stream), "mlp_residual", config.hidden))
+        row.add(ResidualAdd("mlp_residual", (_mlp(config, kind.experts, row, normed), stream), "mlp_residual", config.hidden))
         return
     if not post and not output and kind.normed:
         normed = row.add(norm(config, "attention_norm", stream))
@@ -196,7 +196,7 @@ def _add_layer(config: TransformerConfig, kind: LayerKind, row: Row) -> None:
     if config.parallel_residual:
         if not config.shared_norm:
             normed = row.add(norm(config, "mlp_norm", stream))
-        added = _mlp(config, kind.mixture, row, normed)
+        added = _mlp(config, kind.experts, row, normed)
         row.add(ResidualAdd("mlp_residual", (added, attended, stream), "mlp_residual", config.hidden))
         return
     stream = row.add(ResidualAdd("attention_residual", (attended, *mixed, stream), "attention_residual", config.hidden))
@@ -207,7 +207,7 @@ def _add_layer(config: TransformerConfig, kind: LayerKind, row: Row) -> None:
         stream = normed = add_cross_attention(config, config.encoder.tokens, row, stream)
     if not post and not output:
         normed = row.add(norm(config, "mlp_norm", stream))
-    added = _mlp(config, kind.mixture, row, normed)
+    added = _mlp(config, kind.experts, row, normed)
     row.add(ResidualAdd("mlp_residual", (added, stream), "mlp_residual", config.hidden))
     if post:
         row.add(norm(config, "mlp_norm", row.last))
@@ -220,7 +220,7 @@ def _add_sublayer(config: TransformerConfig, kind: LayerKind, row: Row) -> None:
     else:
         name, stream = ("attention" if kind.letter in ATTENTION else "mlp"), row.last
         normed = row.add(norm(config, f"{name}_norm", stream))
-        added = _attention(config, kind, row, normed) if name == "attention" else _mlp(config, kind.mixture, row, normed)
+        added = _attention(config, kind, row, normed) if name == "attention" else _mlp(config, kind.experts, row, normed)
         row.add(ResidualAdd(f"{name}_residual", (added, stream), f"{name}_residual", config.hidden))
 
 
@@ -342,11 +342,11 @@ def _query_key_value(config: TransformerConfig, kind: LayerKind, row: Row) -> No
         row.add(Rotary("rotary", (row.last,), "rotary", heads, kv_heads, int(d * config.rotary_fraction), sliced, config.rotary_scaled))
 
 
-def _mlp(config: TransformerConfig, mixture: bool, row: Row, source: str) -> str:
+def _mlp(config: TransformerConfig, count: int, row: Row, source: str) -> str:
     """Dense MLP or experts, up to what joins the residual stream."""
     row.last = source
-    if mixture and config.experts is not None:
-        row.add(*_experts(config, config.experts, source))
+    if count and config.experts is not None:
+        row.add(*_experts(config, replace(config.experts, count=count), source))
         return _leave(config, row, "mlp")
     if config.channel_mixing:
         add_channel_mixing(config, row, source)

@@ -73,6 +73,7 @@ def contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
         if experts.every < 1 or not 0 <= experts.dense_layers <= config.layers:
             wrong.append(("experts", f"every {experts.every} >= 1 and 0 <= dense_layers {experts.dense_layers} <= {config.layers}", ""))
         wrong += _group_contradictions(experts)
+        wrong += _count_contradictions(config, experts)
     return wrong
 
 
@@ -105,6 +106,18 @@ def _latent_contradictions(config: TransformerConfig) -> list[tuple[str, str, st
         text = f"index_dim {latent.index_dim} is narrower than its rotary part, rotary_dim {latent.rotary_dim}"
         wrong.append(("latent", text, "give more"))
     return wrong
+
+
+def _count_contradictions(config: TransformerConfig, experts: Experts) -> list[tuple[str, str, str]]:
+    """Why layers cannot have as many experts as `counts` says."""
+    counts = experts.counts
+    if not counts or experts.every < 1:
+        return []
+    layers = sum(map(config.is_mixture, range(config.layers)))
+    if len(counts) == layers and max(counts) == experts.count and min(counts) >= experts.top_k:
+        return []
+    text = f"counts are those of {layers} layers with experts, each at least top_k {experts.top_k}, the most of them count {experts.count}"
+    return [("experts", text, "write one for every such layer, and the largest as count")]
 
 
 def _group_contradictions(experts: Experts) -> list[tuple[str, str, str]]:

@@ -1,7 +1,8 @@
 """Fine-tuning as a change of the model: which parameters are trained, and what stands beside the frozen ones.
 
 lora and qlora freeze everything and put adapters beside linear layers (`parsim.model.adapters`), qlora with the linear layers
-in four bits, lora also with those in eight (`parsim.model.adapters`); freeze trains a part of the model as it is.
+in four bits, lora also with those in eight (`parsim.model.adapters`); bottleneck, ia3 and prompt freeze everything and put small modules
+between its operators (`parsim.model.inserted`); freeze trains a part of the model as it is.
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, cast
 
 from parsim.errors import Finding, ModelError
+from parsim.model.adapted_experts import expert_targets, frozen_experts, frozen_router
 from parsim.model.adapters import ALL_LINEAR, FORMATS, INT8, Adapter, FrozenLinear, known_names, matching, targets_of
+from parsim.model.inserted import PromptEncoder, VirtualTokens, bottlenecks, infused, prompted
 from parsim.model.linear import Embedding, Linear
-from parsim.model.mixture import GroupedLinear
+from parsim.model.mixture import GroupedLinear, Router
 from parsim.model.model import OUTER, Block, Model, Operator
 
 PATH = "training.finetune"
 TOWER = ("vision", "projector")
 """kinds of blocks"""
+INSERTED = ("bottleneck", "ia3", "prompt")
+"""methods that put modules between operators"""
 BACKBONE = "backbone"
 """freeze everything but the head"""
 
@@ -33,9 +38,19 @@ class Spread:
 class Finetune:
     """The `training.finetune` section with every auto resolved."""
 
-    method: Literal["lora", "qlora", "freeze"] = "lora"
+    method: Literal["lora", "qlora", "freeze", "bottleneck", "ia3", "prompt"] = "lora"
     rank: int = 16
-    """r of every adapter"""
+    """r of every adapter, or the width of every bottleneck"""
+    dora: bool = False
+    """outputs of adapted layers have a trained length"""
+    virtual_tokens: int = 0
+    """method prompt: learned tokens of a sample"""
+    prompt_encoder: PromptEncoder = "none"
+    """what they pass through"""
+    encoder_hidden: int = 0
+    """its width; 0 = half the model's"""
+    encoder_layers: int = 2
+    """its Linear layers, or those of its LSTM"""
     targets: tuple[str, ...] = (ALL_LINEAR,)
     """names of linear layers, or all-linear"""
     dropout: bool = False
@@ -50,10 +65,17 @@ class Finetune:
     """method freeze: the embedding and this many first layers, all but some layers, or parts by name"""
     tower: bool = True
     """adapters stand in a tower of images and its projector, too"""
+    linear_experts: bool = False
+    """every expert is made of linear layers, which are quantised and adapted like others"""
     base_sharded: bool = True
     """strategies that shard weights shard the frozen ones too"""
     flat_gradients: bool = False
     """FSDP1: a flat parameter that holds trained and frozen weights has a gradient for all of them"""
+
+    @property
+    def inserted(self) -> bool:
+        """Modules stand between the operators."""
+        return self.method in INSERTED
 
     @property
     def quantised(self) -> bool:
@@ -68,10 +90,12 @@ def finetuned(model: Model, recipe: Finetune) -> Model:
     """
     if model.facts.get("family") == "stages":
         raise ModelError(Finding("a model of measured stages has no layers to freeze", PATH, recipe.method, "leave finetune out"))
-    if recipe.quantised and model.facts.get("experts"):
-        text = f"not supported yet: experts in {'eight' if recipe.base == INT8 else 'four'} bits"
-        raise ModelError(Finding(text, f"{PATH}.base", recipe.base, "use method: lora with base: bf16"))
-    change = _freeze if recipe.method == "freeze" else _adapt
+    if recipe.linear_experts and not model.facts.get("experts"):
+        raise ModelError(Finding(f"{model.name} has no experts", f"{PATH}.experts", "linear", "leave it out"))
+    if recipe.linear_experts and (recipe.base == INT8 or recipe.dora):
+        text = f"not supported yet: experts {'in eight bits' if recipe.base == INT8 else 'with DoRA'}"
+        raise ModelError(Finding(text, f"{PATH}.experts", "linear", "use four bits or sixteen, without dora; or write experts: fused"))
+    change = _insert if recipe.inserted else _freeze if recipe.method == "freeze" else _adapt
     blocks = _tied(model, change(model, recipe))
     counts = {
         trained: sum(p.count for b in blocks for p in b.parameters() if p.trainable is trained and not p.buffer)
@@ -127,6 +151,9 @@ def _adapt(model: Model, recipe: Finetune) -> tuple[Block, ...]:
     seen = [block for block in dict.fromkeys(model.blocks) if recipe.tower or block.kind not in TOWER]
     linears = [operator for block in seen for operator in block.operators if isinstance(operator, Linear)]
     everything = [target for operator in linears for target in targets_of(operator, model)]
+    if recipe.linear_experts:
+        grouped = [operator for block in seen for operator in block.operators if isinstance(operator, GroupedLinear | Router)]
+        everything += [target for operator in grouped for target in expert_targets(operator, gated=bool(model.facts.get("gated")))]
     missing = [name for name in recipe.targets if name != ALL_LINEAR and not matching(name, everything)]
     if missing:
         known = known_names(everything)
@@ -136,6 +163,11 @@ def _adapt(model: Model, recipe: Finetune) -> tuple[Block, ...]:
                 for name in missing
             ]
         )
+    if recipe.dora:
+        sliced = [t.words[0] for name in recipe.targets for t in matching(name, everything) if not t.whole]
+        if sliced:
+            text = f"DoRA scales the outputs of a whole weight, and {sliced[0]} is a slice of one in {model.name}"
+            raise ModelError(Finding(text, f"{PATH}.targets", list(recipe.targets), f"name the whole weight: {known_names(everything)[1]}"))
     adapted = {block: _adapted_block(model, block, recipe) for block in dict.fromkeys(model.blocks)}
     return tuple(adapted[block] for block in model.blocks)
 
@@ -150,12 +182,25 @@ def _adapted_block(model: Model, block: Block, recipe: Finetune) -> Block:
             chosen = {t.name: t for wanted in recipe.targets for t in matching(wanted, targets_of(operator, model))}
             if trains and not chosen:
                 return operator
-            adapters = tuple(Adapter(t.name, t.out_features, recipe.rank, recipe.dropout, not t.whole) for t in chosen.values())
+            adapters = tuple(
+                Adapter(t.name, t.out_features, recipe.rank, recipe.dropout, not t.whole, recipe.dora) for t in chosen.values()
+            )
             quantised = recipe.quantised and (operator.split != "vocab" or recipe.quantise_head)
             return _frozen_linear(operator, recipe.base if quantised else "", adapters)
+        if recipe.linear_experts and isinstance(operator, GroupedLinear | Router):
+            return _linear_experts(model, operator, recipe)
         return operator if trains else _frozen(operator)
 
     return replace(block, operators=tuple(map(change, block.operators)))
+
+
+def _linear_experts(model: Model, operator: GroupedLinear | Router, recipe: Finetune) -> Operator:
+    """Experts or a router whose weights are linear layers."""
+    known = expert_targets(operator, gated=bool(model.facts.get("gated")))
+    chosen = tuple(dict.fromkeys(target for wanted in recipe.targets for target in matching(wanted, known)))
+    if isinstance(operator, Router):
+        return frozen_router(operator, recipe.rank) if chosen else _frozen(operator)
+    return frozen_experts(operator, recipe.base if recipe.quantised else "", chosen, recipe.rank, dropout=recipe.dropout)
 
 
 def _embeds(operator: Operator) -> bool:
@@ -173,6 +218,38 @@ def _frozen_linear(linear: Linear, storage: str, adapters: tuple[Adapter, ...]) 
     values = {field.name: getattr(linear, field.name) for field in fields(Linear)}
     alone = linear.after_norm and not adapters  # adapters read the norm's output in bf16
     return FrozenLinear(**{**values, "trainable": False, "after_norm": alone}, storage=storage, adapters=adapters)
+
+
+# -- modules between operators ------------------------------------------------------------------------------------
+
+
+def _insert(model: Model, recipe: Finetune) -> tuple[Block, ...]:
+    """Everything frozen, with small trained modules between; a tower of images has none."""
+    widths = (model.kv_heads * model.head_dim, cast("int", model.facts.get("mlp", 0)))
+    if recipe.method == "ia3" and (model.facts.get("experts") or model.facts.get("latent") or not all(widths)):
+        text = f"not supported yet: learned scales in {model.name}, of which an MLP or keys and values are other than a decoder's"
+        raise ModelError(Finding(text, f"{PATH}.method", recipe.method, "use method: lora"))
+    hidden = recipe.encoder_hidden or max(1, model.hidden // 2)
+    learned = VirtualTokens(
+        "virtual_tokens", (), "", model.hidden, recipe.virtual_tokens, recipe.prompt_encoder, hidden, recipe.encoder_layers
+    )
+    changed: dict[Block, Block] = {}
+    begun = False
+    for block in dict.fromkeys(model.blocks):
+        cold = replace(block, operators=tuple(map(_frozen, block.operators)))
+        if block.kind in TOWER:
+            pass
+        elif recipe.method == "prompt" and not begun:
+            cold, begun = prompted(cold, learned), True
+        elif recipe.method == "bottleneck":
+            cold = bottlenecks(cold, model.hidden, recipe.rank, dropout=recipe.dropout)
+        elif recipe.method == "ia3":
+            cold = infused(cold, widths)
+        changed[block] = cold
+    blocks = tuple(changed[block] for block in model.blocks)
+    if recipe.method == "ia3" and not any(operator.name == "mlp_infused" for block in blocks for operator in block.operators):
+        raise ModelError(Finding(f"{model.name} has no MLP whose activation could be scaled", f"{PATH}.method", "ia3", "use method: lora"))
+    return blocks
 
 
 # -- a part of the model ------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from parsim.errors import Finding, ModelError
 from parsim.kernel import Attention, ChunkScan, Gemm, Kernel, SparseAttention
 from parsim.model.attention import AttentionCore
 from parsim.model.linear_attention import LinearAttention, ShortConvolution
-from parsim.model.mixture import GroupedLinear
+from parsim.model.mixture import GroupedLinear, Router
 from parsim.model.model import Block, Model, Operator, Parameter
 from parsim.model.parameter_counts import active_parameter_count, layer_parameter_count
 from parsim.model.sparse_attention import LightningIndexer
@@ -253,7 +253,7 @@ def _megatron_model(model: Model, sequence: int, _: Recompute) -> float:
 
 
 def _megatron_today(model: Model, sequence: int, _: Recompute) -> float:
-    routers = 2.0 * model.hidden * int(str(model.facts.get("experts", 0))) * len(model.active_fraction_blocks)
+    routers = 2.0 * model.hidden * sum(op.experts for block in model.blocks for op in block.operators if isinstance(op, Router))
     return _trained(model, sequence) + 3.0 * (_scans_by_megatron(model, sequence) - routers)
 
 

@@ -47,6 +47,8 @@ class LayerKind(NamedTuple):
     """has the table of relative positions"""
     normed: bool = True
     """has the norm before attention, where the architecture has one"""
+    experts: int = 0
+    """of a mixture"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +249,13 @@ class TransformerConfig:
         experts = self.experts
         return experts is not None and layer >= experts.dense_layers and (layer + 1) % experts.every == 0
 
+    def experts_of(self, layer: int) -> int:
+        """Experts of layer number `layer` (from 0); 0 where it is no mixture."""
+        if self.experts is None or not self.is_mixture(layer):
+            return 0
+        counts = self.experts.counts
+        return counts[sum(map(self.is_mixture, range(layer)))] if counts else self.experts.count
+
     def layer_letter(self, layer: int) -> str:
         """The letter of `layer_pattern` for layer number `layer` (from 0); '' without a pattern."""
         return self.layer_pattern[layer % len(self.layer_pattern)] if self.layer_pattern else ""
@@ -267,7 +276,8 @@ class TransformerConfig:
         rotates &= not (self.rotary_in_windows and not (window or chunk))
         relative = self.relative_buckets > 0 and (layer == 0 or self.relative_per_layer)
         normed = self.first_norm or layer > 0
-        return LayerKind(self.is_mixture(layer), window, chunk, rotates, self.layer_letter(layer), relative, normed)
+        letter, experts = self.layer_letter(layer), self.experts_of(layer)
+        return LayerKind(experts > 0, window, chunk, rotates, letter, relative, normed, experts)
 
 
 def configure(values: Mapping[str, Any], base: TransformerConfig | None = None, path: str = "model") -> TransformerConfig:
@@ -338,6 +348,11 @@ def _checked(kind: Any, current: Any, value: Any, path: str, findings: list[Find
         message = f"must be one of {', '.join(map(str, options))}; is {value!r}"
         findings.append(Finding(message, path, value, f"did you mean {near[0]!r}?" if near else ""))
         return current
+    if get_origin(kind) is tuple:
+        whole = isinstance(value, (list, tuple)) and all(type(each) is int and 0 < each <= LARGEST for each in value)
+        if not whole:
+            findings.append(Finding(f"must be a list of whole numbers; is {value!r}", path, value))
+        return tuple(value) if whole else current
     if NoneType in options:
         record: type = next(option for option in options if option is not NoneType)
         if value is None or isinstance(value, record):

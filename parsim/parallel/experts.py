@@ -244,7 +244,10 @@ def expert_findings(model: Model, training: Training, parallelism: Parallelism, 
         text = "every rank holds all experts, so their load cannot be uneven"
         shown = expert.imbalance if isinstance(expert.imbalance, float) else None
         return [Finding(text, "parallel.expert.imbalance", shown, "leave it out, or use expert parallelism (parallel.expert.size)")]
-    findings = [*_mesh_findings(parallelism, mesh, layers[0].experts), *_width_findings(parallelism.expert_width, layers)]
+    findings = [
+        *_mesh_findings(parallelism, mesh, gcd(*(layer.experts for layer in layers))),
+        *_width_findings(parallelism.expert_width, layers),
+    ]
     if mesh.size(TENSOR) > 1 and not parallelism.tensor.sequence_parallel:
         text = "tensor and expert parallelism together need sequence parallelism: every rank dispatches its own tokens"
         findings.append(Finding(text, "parallel.tensor.sequence_parallel", False, "use true"))

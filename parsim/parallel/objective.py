@@ -76,6 +76,10 @@ def objective_findings(model: Model, training: Training, parallelism: Parallelis
     if training.loss_chunks > 1:
         text = f"not supported yet: the loss of {name} in parts"
         findings.append(Finding(text, "training.loss.chunks", training.loss_chunks, "use 1"))
+    recipe = training.finetune
+    if "reference" in objective.unsaved and recipe is not None and recipe.inserted:
+        text = f"not supported yet: {name} with a reference model from which learned modules are taken"
+        findings.append(Finding(text, "training.finetune.method", recipe.method, "use method: lora"))
     if objective.unsaved:
         findings += _axes(name, parallelism)
         findings += _states(name, training, parallelism)

@@ -73,6 +73,7 @@ def findings_of(
     findings += _uneven_findings(model, training, parallelism)
     findings += offload_findings(training, parallelism, runtime)
     findings += _product_findings(model, training, parallelism)
+    findings += _adapter_findings(training, parallelism)
     findings += _region_findings(model, training)
     findings += _chosen_findings(model, training, parallelism)
     findings += _list_findings(training, parallelism, runtime)
@@ -312,6 +313,19 @@ def _product_findings(model: Model, training: Training, parallelism: Parallelism
     if training.finetune is not None and training.finetune.method != "freeze":
         text = f"{MATMULS} counts the products of trained layers; those of adapters are not supported"
         findings.append(Finding(text, path, MATMULS, "use recompute: full"))
+    return findings
+
+
+def _adapter_findings(training: Training, parallelism: Parallelism) -> list[Finding]:
+    """Adapters that do not go over several ranks."""
+    recipe, path, findings = training.finetune, "parallel.tensor.size", []
+    sizes = {"tensor": parallelism.tensor.size, "expert": parallelism.expert.size}
+    if recipe is not None and recipe.dora and sizes["tensor"] > 1:
+        text = "not supported yet: DoRA over tensor ranks, each of which has a part of the rows that are normed"
+        findings.append(Finding(text, path, sizes["tensor"], "use 1, with zero3 or fsdp where memory is short"))
+    if recipe is not None and recipe.linear_experts:
+        text = "not supported yet: experts as linear layers over several ranks (transformers 4 has no such axis)"
+        findings += [Finding(text, f"parallel.{axis}.size", size, "use 1, or experts: fused") for axis, size in sizes.items() if size > 1]
     return findings
 
 

@@ -5,10 +5,12 @@ Each keeps nothing for backward. While it runs, everything that the policy's for
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
+from parsim.model.adapted_experts import FrozenExperts, FrozenRouter
 from parsim.model.adapters import FrozenLinear
+from parsim.model.mixture import Router
 from parsim.model.model import Block, Model, Operator
 from parsim.parallel.hooks import Sharding
 from parsim.parallel.objective import Objective, Whose
@@ -85,10 +87,14 @@ def _without_gradients(plan: Plan, whose: Whose) -> Plan:
 def _unadapted(model: Model) -> Model:
     changed: dict[Block, Block] = {}
     for block in dict.fromkeys(model.blocks):
-        adapted = any(isinstance(operator, FrozenLinear) and operator.adapters for operator in block.operators)
+        adapted = any(_bare(operator) is not operator for operator in block.operators)
         changed[block] = replace(block, operators=tuple(map(_bare, block.operators))) if adapted else block
     return replace(model, blocks=tuple(changed[block] for block in model.blocks))
 
 
 def _bare(operator: Operator) -> Operator:
-    return replace(operator, adapters=()) if isinstance(operator, FrozenLinear) else operator
+    if isinstance(operator, FrozenRouter):
+        return Router(**{field.name: getattr(operator, field.name) for field in fields(Router)})
+    if isinstance(operator, FrozenLinear):
+        return replace(operator, adapters=()) if operator.adapters else operator
+    return replace(operator, adapters=()) if isinstance(operator, FrozenExperts) and operator.adapters else operator

@@ -14,7 +14,10 @@ from parsim.parallel.training import Precision
 from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, ListOf, Number, Section, Text, Whole, did_you_mean, shown
 
 PATH = "training.finetune"
-_ADAPTERS_ONLY = ("rank", "targets", "dropout", "tower", "quantise_head")
+_ADAPTERS_ONLY = ("rank", "targets", "dropout", "dora", "tower", "experts", "quantise_head")
+_PROMPT_ONLY = ("virtual_tokens", "prompt_encoder", "encoder_hidden", "encoder_layers")
+_OTHERS = {"bottleneck": ("targets", "dora", "tower", "experts", "quantise_head"), "ia3": _ADAPTERS_ONLY, "prompt": _ADAPTERS_ONLY}
+"""method between whose operators modules stand -> keys of adapters that it has not"""
 
 
 class FreezeKind(Kind):
@@ -50,18 +53,34 @@ class FreezeKind(Kind):
 
 
 class FinetuneSection(Section):
-    """Training of adapters (LoRA, QLoRA) or of a part of the model; the rest is frozen."""
+    """Training of adapters (LoRA, QLoRA, DoRA), of other small modules, or of a part of the model; the rest is frozen."""
 
     method: Annotated[
-        str, Choice(("lora", "qlora", "freeze"), {"full": "leave finetune out", "dora": "DoRA is not supported yet; write lora"})
+        str,
+        Choice(
+            ("lora", "qlora", "freeze", "bottleneck", "ia3", "prompt"),
+            {"full": "leave finetune out", "dora": "write lora, and dora: true", "adapter": "write bottleneck", "ptuning": "write prompt"},
+        ),
     ] = "lora"
-    """lora: adapters beside frozen linear layers | qlora: the same, the linear layers in four bits | freeze: train a part as it is"""
+    """lora: adapters beside frozen linear layers | qlora: the same, the linear layers in four bits | freeze: train a part as it is |
+    bottleneck: norm, down, SiLU and up behind every sublayer (NeMo's adapters) | ia3: learned scales of keys, values and the MLP's
+    activation | prompt: learned tokens at the begin of each sample"""
     rank: Annotated[int, Whole(1, 65536)] = 16
-    """rank r of the adapters"""
+    """rank r of the adapters, or width of the bottlenecks"""
     targets: Annotated[Any, ListOf(Text("q_proj"), (ALL_LINEAR,), filled=True)] = ALL_LINEAR
     """what has adapters: all-linear (all but the language-model head), or names such as [q, v], [q_proj, v_proj]"""
     dropout: Annotated[float, Number(0.0, 1.0, open=True)] = 0.0
     """probability with which an adapter drops elements of its input; above 0 every adapter keeps a mask and a copy of its input"""
+    dora: Annotated[bool, Flag()] = False
+    """lora and qlora: every output of an adapted layer has a trained length (DoRA, as PEFT makes it)"""
+    virtual_tokens: Annotated[int, Whole(1, 65536)] = 20
+    """method prompt: learned tokens, which count to the sample's length"""
+    prompt_encoder: Annotated[str, Choice(("none", "mlp", "lstm"), {"tpmlp": "write mlp", "biglstm": "write lstm"})] = "none"
+    """method prompt: what they pass through: none (prompt tuning) | mlp | lstm (P-tuning)"""
+    encoder_hidden: Annotated[Any, Whole(1, 1_048_576, ("auto",))] = "auto"
+    """its width; auto = half the model's"""
+    encoder_layers: Annotated[int, Whole(1, 64)] = 2
+    """Linear layers of an mlp (2 or more), or layers of an lstm"""
     tower: Annotated[bool, Flag()] = True
     """a model of images has adapters in its tower and projector, too; false = in its text alone"""
     train_embeddings: Annotated[bool, Flag()] = False
@@ -75,6 +94,9 @@ class FinetuneSection(Section):
     ] = "auto"
     """how frozen weights are stored: bf16 | nf4 (4.5 bit) | nf4-dq (double quantisation, 4.127 bit) | int8 (LLM.int8(), method lora), the
     last three linear layers only; auto = nf4-dq for qlora, two bytes beside half-precision matrix products otherwise"""
+    experts: Annotated[str, Choice(("fused", "linear"), {"modules": "write linear"})] = "fused"
+    """lora and qlora: fused (three-dimensional parameters, in 16 or 32 bits and without adapters) | linear (layers of their own, quantised
+    and adapted like others, as in transformers before version 5)"""
     quantise_head: Annotated[bool, Flag()] = False
     """qlora: the language-model head is quantised too (litgpt), not kept in 16 bits (Hugging Face)"""
     freeze: Annotated[Any, FreezeKind()] = BACKBONE
@@ -94,12 +116,18 @@ def finetune_recipe(section: FinetuneSection, precision: Precision, strategy: st
     base = section.base
     if base == "auto":
         half = precision.parameters == 4 and (precision.matmul in ("fp16", "bf16") or precision.narrow)
-        base = "nf4-dq" if section.method == "qlora" else "bf16" if half and section.method == "lora" else ""
+        base = "nf4-dq" if section.method == "qlora" else "bf16" if half and section.method != "freeze" else ""
     elif base == "bf16" and precision.parameters == 2:
         base = ""  # what the precision says anyway
     return Finetune(
-        method=cast("Literal['lora', 'qlora', 'freeze']", section.method),
+        method=cast("Literal['lora', 'qlora', 'freeze', 'bottleneck', 'ia3', 'prompt']", section.method),
         rank=section.rank,
+        dora=section.dora,
+        linear_experts=section.experts == "linear",
+        virtual_tokens=section.virtual_tokens,
+        prompt_encoder=cast("Literal['none', 'mlp', 'lstm']", section.prompt_encoder),
+        encoder_hidden=0 if section.encoder_hidden == "auto" else section.encoder_hidden,
+        encoder_layers=section.encoder_layers,
         targets=(ALL_LINEAR,) if section.targets == ALL_LINEAR else tuple(section.targets),
         dropout=section.dropout > 0,
         tower=section.tower,
@@ -114,10 +142,10 @@ def finetune_recipe(section: FinetuneSection, precision: Precision, strategy: st
 
 def adapter_warnings(recipe: Finetune, model: Model) -> list[Finding]:
     """What has no adapters although it is large."""
-    if not model.facts.get("experts") or recipe.method != "lora":
+    if not model.facts.get("experts") or recipe.method not in ("lora", "qlora") or recipe.linear_experts:
         return []
-    text = "experts' weights (three-dimensional parameters, no linear layers) are frozen and have no adapters"
-    return [Finding(text, f"{PATH}.targets")]
+    text = "experts' weights (three-dimensional parameters, no linear layers) are frozen, in 16 or 32 bits, and have no adapters"
+    return [Finding(text, f"{PATH}.experts")]
 
 
 def _contradictions(section: FinetuneSection, strategy: str) -> list[Finding]:
@@ -128,12 +156,26 @@ def _contradictions(section: FinetuneSection, strategy: str) -> list[Finding]:
         hint = "leave it out, or write method: lora"
         changed = [key for key in _ADAPTERS_ONLY if getattr(section, key) != getattr(default, key)]
         findings += [Finding("method freeze has no adapters", f"{PATH}.{key}", _plain(getattr(section, key)), hint) for key in changed]
+    else:
+        changed = [key for key in _OTHERS.get(method, ()) if getattr(section, key) != getattr(default, key)]
+        changed += [key for key in _PROMPT_ONLY if method != "prompt" and getattr(section, key) != getattr(default, key)]
+        findings += [
+            Finding(f"method {method} has no such key", f"{PATH}.{key}", _plain(getattr(section, key)), "leave it out") for key in changed
+        ]
+    if method == "freeze":
+        changed = [key for key in _PROMPT_ONLY if getattr(section, key) != getattr(default, key)]
+        findings += [Finding("method freeze learns no tokens", f"{PATH}.{key}", getattr(section, key), hint) for key in changed]
     elif section.freeze != default.freeze:
         text = f"method {method} freezes everything but its adapters"
         findings.append(Finding(text, f"{PATH}.freeze", _plain(section.freeze), "leave it out, or write method: freeze"))
     if method == "qlora" and base in ("bf16", INT8):
         findings.append(Finding("qlora has its base in four bits", f"{PATH}.base", base, "write nf4 or nf4-dq, or method: lora"))
-    if (method != "qlora" and base.startswith("nf4")) or (method == "freeze" and base == INT8):
+    if section.prompt_encoder == "mlp" and section.encoder_layers < 2:
+        text = "an mlp of one layer has no hidden width: NeMo refuses it"
+        findings.append(Finding(text, f"{PATH}.encoder_layers", section.encoder_layers, "write 2 or more"))
+    if section.dora and base == INT8:
+        findings.append(Finding("not supported yet: DoRA beside weights in int8", f"{PATH}.base", INT8, "use bf16, or method: qlora"))
+    if (method != "qlora" and base.startswith("nf4")) or (method not in ("lora", "qlora") and base == INT8):
         findings.append(
             Finding(
                 f"method {method} keeps its base in {'8, 16' if method == 'lora' else '16'} or 32 bits",

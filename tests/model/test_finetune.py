@@ -12,6 +12,7 @@ from jobs import model_of
 from parsim.errors import ModelError
 from parsim.kernel import Gemm, Memory
 from parsim.model.adapters import Adapter, FrozenLinear, stored_bytes
+from parsim.model.catalogue import build_model
 from parsim.model.finetune import Finetune, Spread, finetuned
 from parsim.model.flops import untrained_flop
 from parsim.model.linear import Linear
@@ -225,8 +226,142 @@ def test_what_a_model_does_not_have_is_said(recipe, message):
         finetuned(model_of("llama-7b"), recipe)
 
 
-def test_experts_in_four_bits_are_refused():
-    with pytest.raises(ModelError, match="not supported yet"):
-        finetuned(model_of("mixtral-8x7b"), Finetune("qlora", base="nf4"))
+def test_fused_experts_have_no_adapters():
     tuned = finetuned(model_of("mixtral-8x7b"), Finetune(rank=8))
     assert trainable_parameter_count(tuned) == 32 * 8 * (2 * (4096 + 4096) + 2 * (4096 + 1024))
+
+
+# -- DoRA, modules between operators, experts as linear layers
+
+
+@pytest.mark.parametrize(
+    ("model", "recipe", "count"),
+    [
+        # DoRA, 2402.09353, table 1: q, k, v, up, down at rank 32 are 0.83 % (LoRA) and 0.84 % (DoRA) of LLaMA-7B
+        ("llama-7b", Finetune(rank=32, targets=("q", "k", "v", "up", "down")), 56_098_816),
+        ("llama-7b", Finetune(rank=32, targets=("q", "k", "v", "up", "down"), dora=True), 56_098_816 + 32 * (4 * 4096 + 11008)),
+        ("llama-7b", Finetune("qlora", rank=16, base="nf4-dq", dora=True), 39_976_960 + 32 * (5 * 4096 + 2 * 11008)),
+        ("llama-7b", Finetune("ia3"), 32 * (2 * 4096 + 11008)),
+        ("mistral-7b", Finetune("ia3"), 32 * (2 * 1024 + 14336)),
+        ("t5-base", Finetune("ia3"), 12 * (2 * 768 + 3072) + 12 * (4 * 768 + 3072)),  # the decoder scales the encoder's keys, too
+        ("llama-7b", Finetune("bottleneck", rank=32), 32 * 2 * (2 * 4096 + 2 * 32 * 4096)),
+        ("t5-base", Finetune("bottleneck", rank=50), 24 * 2 * (2 * 768 + 2 * 50 * 768)),
+        ("bloom-560m", Finetune("prompt", virtual_tokens=8), 8_192),  # PEFT's example of prompt tuning prints 8192
+        # PEFT's P-tuning of RoBERTa-large prints 1,351,938, of which the classifier has 1024 x 1024 + 1024 + 2 x 1024 + 2
+        (
+            "roberta-large",
+            Finetune("prompt", virtual_tokens=20, prompt_encoder="mlp", encoder_hidden=128, encoder_layers=3),
+            1_351_938 - 1_051_650,
+        ),
+        # NeMo's TPMLP: first [2048, h] and second [h, 2048] with biases
+        ("llama-7b", Finetune("prompt", virtual_tokens=9, prompt_encoder="mlp", encoder_hidden=2048), 9 * 4096 + 2 * 4096 * 2048 + 6144),
+        # torch.nn.LSTM(16, 8, 2, bidirectional): 4 x 8 x (16 + 8 + 2) each way in both layers, then 16 x 16 + 16 twice
+        ("tiny", Finetune("prompt", virtual_tokens=3, prompt_encoder="lstm"), 3 * 16 + 4 * 32 * 26 + 2 * (16 * 16 + 16)),
+        ("mixtral-8x7b", Finetune(rank=8, targets=("q_proj", "v_proj"), linear_experts=True), 3_407_872),
+        # 32 x (attention 2 x 8 x 8192 + 2 x 8 x 5120, experts 8 x 3 x 8 x 18432, router 8 x 4104)
+        ("mixtral-8x7b", Finetune("qlora", rank=8, base="nf4-dq", linear_experts=True), 121_112_576),
+        ("mixtral-8x7b", Finetune(rank=8, targets=("w1", "w3"), linear_experts=True), 32 * 8 * 2 * 8 * 18432),
+        ("mixtral-8x7b", Finetune(rank=8, targets=("gate",), linear_experts=True), 32 * 8 * (4096 + 8)),
+        ("qwen1.5-moe-a2.7b", Finetune(rank=8, targets=("shared_expert.gate_proj",)), 24 * 8 * (2048 + 5632)),
+    ],
+)
+def test_trainable_parameters_of_other_modules(model, recipe, count):
+    whole = tiny() if model == "tiny" else model_of(model)
+    tuned = finetuned(whole, recipe)
+    assert trainable_parameter_count(tuned) == count
+    assert parameter_count(tuned) == parameter_count(whole) + count
+
+
+def tiny():
+    tree = {"family": "llama", "hidden": 16, "layers": 2, "heads": 2, "vocabulary": 32, "mlp": 24, "maximum_sequence": 64}
+    return build_model(tree, name="tiny", base_lookup=lambda _: {})
+
+
+@pytest.mark.parametrize("recipe", [Finetune("bottleneck", rank=4), Finetune("ia3"), Finetune("prompt", virtual_tokens=3)])
+def test_modules_stand_between_operators_and_gradients_reach_them(recipe):
+    tuned = finetuned(tiny(), recipe)
+    at = Workload(batch=2, sequence=16)
+    for block in dict.fromkeys(tuned.blocks):
+        if block.kind == "embedding" and recipe.method != "prompt":
+            continue
+        steps = tape(block, at, input_gradient=block.kind != "embedding").backward
+        trained = {operator.name for operator in block.operators if any(p.trainable and not p.buffer for p in operator.parameters())}
+        assert trained <= {step.operator.name for step in steps}
+        assert len({p.name for p in block.parameters()}) == len(block.parameters())  # nothing is lost in the order of registration
+    names = [operator.name for operator in tuned.blocks[1].operators]
+    if recipe.method == "bottleneck":
+        assert names[names.index("attention_output") + 1] == "attention_output_adapter_norm"
+        residual = next(operator for operator in tuned.blocks[1].operators if operator.name == "attention_residual")
+        assert "attention_output_adapter_sum" in [*residual.inputs, *(o.output for o in tuned.blocks[1].operators if o.output)]
+
+
+def test_dora_keeps_both_outputs_and_norms_the_weight_anew():
+    adapter = Adapter("l", OUT, R, magnitude=True)
+    plain, work = linear(adapters=(Adapter("l", OUT, R),)).work(AT), linear(adapters=(adapter,)).work(AT)
+    assert [(p.name, p.shape) for p in linear(adapters=(adapter,)).parameters()][-1] == ("l.lora_magnitude_vector.weight", (OUT,))
+    kept = {save.tensor: save.bytes for save in work.saves}
+    assert kept.pop("l.l.base") == kept.pop("l.l.lora_result") == 2 * T * OUT
+    assert kept == {save.tensor: save.bytes for save in plain.saves}
+    shapes = [(k.m, k.n, k.k) for k in work.forward if isinstance(k, Gemm)]
+    assert shapes == [(T, OUT, IN), (T, R, IN), (T, OUT, R), (IN, R, IN), (IN, OUT, R)]
+    moved = sum(k.bytes for k in work.forward if isinstance(k, Memory)) - sum(k.bytes for k in plain.forward if isinstance(k, Memory))
+    assert moved == 2 * IN * IN + 12 * IN * OUT + 14 * T * OUT
+    moved = sum(k.bytes for k in work.backward_input if isinstance(k, Memory))
+    assert moved - sum(k.bytes for k in plain.backward_input if isinstance(k, Memory)) == 30 * T * OUT
+
+
+def test_dora_multiplies_the_base_again_where_the_input_is_dropped():
+    def products(*, dropout):
+        work = linear(storage="nf4", adapters=(Adapter("l", OUT, R, dropout=dropout, magnitude=True),)).work(AT)
+        return work, [(k.m, k.n, k.k) for k in (*work.forward, *work.backward_input) if isinstance(k, Gemm)]
+
+    (_, once), (work, twice) = products(dropout=False), products(dropout=True)
+    assert sorted(twice) == sorted([*once, (T, OUT, IN), (T, IN, OUT)])
+    assert {save.tensor: save.bytes for save in work.saves}["l.l.dequantised"] == 2 * IN * OUT
+
+
+def test_dora_has_no_slices():
+    with pytest.raises(ModelError, match="query is a slice of one"):
+        finetuned(model_of("gpt2"), Finetune(targets=("q", "v"), dora=True))
+
+
+def test_experts_of_linear_layers_are_quantised_and_fused_ones_are_not():
+    fused = finetuned(model_of("mixtral-8x7b"), Finetune("qlora", base="nf4-dq"))
+    linears = finetuned(model_of("mixtral-8x7b"), Finetune("qlora", base="nf4-dq", linear_experts=True))
+    for model, storage in ((fused, ""), (linears, "nf4-dq")):
+        experts = [p for p in model.blocks[1].parameters() if p.expert and len(p.shape) == 3 and "lora" not in p.name]
+        assert {p.storage for p in experts} == {storage}
+        assert sum(p.count for p in experts) == 8 * 3 * 4096 * 14336
+    with pytest.raises(ModelError, match="has no experts"):
+        finetuned(model_of("gpt2"), Finetune(linear_experts=True))
+    with pytest.raises(ModelError, match="experts in eight bits"):
+        finetuned(model_of("mixtral-8x7b"), Finetune(base="int8", linear_experts=True))
+
+
+def test_every_expert_launches_its_own_products():
+    operators = finetuned(tiny_mixture(), Finetune("qlora", rank=4, base="nf4", linear_experts=True)).blocks[1].operators
+    up = next(operator for operator in operators if operator.name == "mixture.experts_up")
+    work = up.work(Workload(batch=1, sequence=64))
+    rows = 64 * 2 // 4
+    assert [(k.m, k.n, k.k, k.batch, k.launches) for k in work.forward if isinstance(k, Gemm)] == [
+        (rows, 48, 16, 4, 4),
+        *((rows, 4, 16, 4, 4), (rows, 24, 4, 4, 4)) * 2,
+    ]
+    assert [(k.m, k.n, k.k, k.batch) for k in work.backward_weight] == [(24, 4, rows, 4), (4, 16, rows, 4)] * 2
+    (dequantised,) = [k for k in work.backward_input if isinstance(k, Memory) and k.bytes == 3 * (stored_bytes(4 * 48 * 16, "nf4") + 6144)]
+    assert dequantised.launches == 4
+    assert work.forward_temporary >= 2 * 48 * 16
+
+
+def tiny_mixture():
+    tree = {"family": "mixtral", "hidden": 16, "layers": 2, "heads": 2, "vocabulary": 32, "mlp": 24, "maximum_sequence": 64}
+    return build_model({**tree, "experts": {"count": 4, "top_k": 2}}, name="tiny", base_lookup=lambda _: {})
+
+
+def test_ia3_keeps_what_it_scales():
+    block = finetuned(tiny(), Finetune("ia3")).blocks[1]
+    works = {operator.name: operator.work(Workload(batch=1, sequence=T)) for operator in block.operators}
+    keys, middle = works["query_key_value_infused"], works["mlp_infused"]
+    assert [(s.tensor, s.bytes) for s in keys.saves] == [("query_key_value_infused.scaled", 2 * T * 32)]
+    assert (keys.output, middle.output) == (0, 2 * T * 24)
+    assert [(s.tensor, s.bytes) for s in middle.saves] == [("mlp_activation", 2 * T * 24)]

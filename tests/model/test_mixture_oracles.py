@@ -34,6 +34,29 @@ def changed(base: str, **changes: object) -> Model:
     return build_model({"base": base, **changes}, name="changed", base_lookup=look_up)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "counts", "published"),
+    [
+        ({"layers": 24, "hidden": 1024, "heads": 16}, [32] * 10 + [64] * 2, 4.0),
+        ({"layers": 24, "hidden": 2048, "heads": 16}, [64] * 10 + [128] * 2, 31.0),
+    ],
+)
+def test_a_pyramid_of_experts_has_the_published_size(sizes: dict[str, int], counts: list[int], published: float) -> None:
+    """DeepSpeed-MoE (2201.05596), table 3: 350M+PR-MoE-32/64 has 4B parameters, 1.3B+PR-MoE-64/128 31B."""
+    h = sizes["hidden"]
+    experts = {"count": max(counts), "counts": counts, "top_k": 1, "every": 2, "bias": True, "shared": 4 * h}
+    tree = {"family": "megatron-gpt", "vocabulary": 50257, "maximum_sequence": 2048, **sizes, "experts": experts}
+    made = build_model(tree, name="pyramid", base_lookup=look_up)
+    assert round(parameter_count(made) / 1e9, 0) == published
+    each = 2 * h * 4 * h + 5 * h
+    held = [sum(p.count for p in block.parameters() if p.expert) for block in made.blocks if block.kind == "layer"]
+    assert held == [n for count in counts for n in (0, count * each)]
+    with pytest.raises(ModelError, match="counts are those of 12 layers"):
+        build_model({**tree, "experts": {**experts, "counts": counts[1:]}}, name="short", base_lookup=look_up)
+    with pytest.raises(ModelError, match="must be a list of whole numbers"):
+        build_model({**tree, "experts": {**experts, "counts": "64"}}, name="word", base_lookup=look_up)
+
+
 def executed(block: Block, part: str = "") -> float:
     """FLOP of the products that a block's forward executes, per token of a sample: a token sees itself and those before it."""
     operators = operators_by_part(block)[part] if part else block.operators

@@ -43,6 +43,9 @@ QLORA = (
     "base: nf4, tower: false, quantise_head: true, base_sharded: false"
 )
 TUNED = (f"training.finetune={{{QLORA}}}",)
+DORA = ("training.finetune={method: lora, dora: true}",)
+LEARNED = ("training.finetune={method: prompt, virtual_tokens: 8, prompt_encoder: mlp, encoder_hidden: 64, encoder_layers: 3}",)
+LINEAR = ("training.finetune={method: lora, experts: linear}",)
 MIXTURE: dict[str, Any] = {**GPT, "model": "mixtral-8x7b", "parallel": {"data": {"strategy": "zero1"}}}
 WITH_SHARED = {**MIXTURE, "model": "qwen2-57b-a14b"}
 TITAN_RECIPE = (
@@ -95,6 +98,9 @@ ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
         ({**LLAMA, "parallel": {"data": {"strategy": "zero2"}}}, ("parallel.data.overlap_gather=true",)),
         (SHARDED, ("training.loss={kernel: eager, chunks: 4}",)),
         (SHARDED, TUNED),
+        (LLAMA, DORA),
+        (LLAMA, LEARNED),
+        ({**LLAMA, "model": "mixtral-8x7b"}, LINEAR),
         (LLAMA, ("training.finetune={method: freeze, freeze: [embedding]}",)),
         (LLAMA, ("training.finetune={method: lora, flat_gradients: true}",)),
     ],
@@ -107,6 +113,9 @@ ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
         ({**LLAMA, "parallel": {"data": {"strategy": "zero2"}}}, ("parallel.data.overlap_gather=true",)),
         (LLAMA, ("training.loss={kernel: eager, chunks: 4}",)),
         (LLAMA, TUNED),
+        (LLAMA, DORA),
+        (LLAMA, LEARNED),
+        ({**LLAMA, "model": "mixtral-8x7b"}, LINEAR),
         (LLAMA, ("training.finetune={method: freeze, freeze: [embedding]}",)),
         (LLAMA, ("training.finetune={method: lora, flat_gradients: true}",)),
     ],

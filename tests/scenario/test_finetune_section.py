@@ -52,6 +52,42 @@ def test_contradictions_are_found_all_at_once():
     ]
 
 
+def test_modules_between_operators_have_keys_of_their_own():
+    assert problems({"method": "prompt", "targets": ["q"], "dora": True}) == [
+        ("targets", "method prompt has no such key"),
+        ("dora", "method prompt has no such key"),
+    ]
+    assert problems({"method": "ia3", "rank": 4, "base": "nf4"}) == [
+        ("rank", "method ia3 has no such key"),
+        ("base", "method ia3 keeps its base in 16 or 32 bits"),
+    ]
+    assert problems({"virtual_tokens": 8}) == [("virtual_tokens", "method lora has no such key")]
+    assert problems({"method": "freeze", "prompt_encoder": "mlp"}) == [("prompt_encoder", "method freeze learns no tokens")]
+    assert problems({"method": "prompt", "prompt_encoder": "mlp", "encoder_layers": 1}) == [
+        ("encoder_layers", "an mlp of one layer has no hidden width: NeMo refuses it")
+    ]
+    assert problems({"dora": True, "base": "int8"}) == [("base", "not supported yet: DoRA beside weights in int8")]
+    assert problems({"experts": "linear"}) == [("experts", "model has no experts")]
+    for method in ("bottleneck", "ia3", "prompt"):
+        with pytest.raises(InputError, match="dpo with a reference model from which learned modules are taken"):
+            simulate(load(tree({"method": method}, objective="dpo")))
+
+
+@pytest.mark.parametrize(
+    "section", [{"method": "bottleneck"}, {"method": "ia3"}, {"method": "prompt", "prompt_encoder": "lstm"}, {"dora": True}]
+)
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_every_method_can_be_simulated_and_trains_what_it_says(section, recompute):
+    report = simulate(load(tree(section, "fsdp", recompute=recompute)))
+    trained = report.document()["model"]["parameters_trainable"]
+    assert 0 < trained < report.document()["model"]["parameters"] / 4
+
+
+def test_dora_is_of_one_tensor_rank():
+    with pytest.raises(InputError, match="DoRA over tensor ranks"):
+        simulate(load({**tree({"dora": True}), "parallel": {"tensor": {"size": 2}}}))
+
+
 def test_a_gpu_without_int8_has_no_weights_in_it():
     old = {**tree({"base": "int8"}, precision="amp-fp16"), "cluster": "4x v100-32gb"}
     with pytest.raises(InputError, match=r"V100 .* has no int8: its file states no int8 peak"):
@@ -70,7 +106,7 @@ def test_unknown_targets_name_the_known_ones():
     ("finetune", "message"),
     [
         ({"method": "lora2"}, "did you mean 'lora'"),
-        ({"method": "dora"}, "DoRA is not supported yet"),
+        ({"method": "dora"}, "write lora, and dora: true"),
         ({"rank": 0}, "whole number from 1"),
         ({"targets": []}, "all-linear"),
         ({"targets": "all_linear"}, "did you mean 'all-linear'"),

@@ -11,6 +11,9 @@ from training_samples import values
 from parsim.errors import ScenarioError
 from parsim.interop.formats import import_config
 from parsim.interop.import_draft import Given, ImportedScenario
+from parsim.model.parameter_counts import trainable_parameter_count
+from parsim.scenario import load
+from parsim.scenario.build import build
 
 BASE = """base_model: Qwen/Qwen3-4B
 datasets: [{path: a/data-set, type: alpaca}]
@@ -32,10 +35,13 @@ def read(text: str, **given: Any) -> ImportedScenario:
     [
         ("dp_shard_size: 8\n", "dp_shard_size 8 without fsdp_config: axolotl stops here"),
         ("dp_shard_size: 8\ndp_replicate_size: 2\n", "dp_shard_size 8 without fsdp_config"),
-        (f"{LORA}peft_use_dora: true\n", "peft_use_dora  not supported yet: adapters with a magnitude of their own"),
-        (f"{LORA}relora_steps: 100\n", "relora_steps  not supported yet: adapters that are merged while training"),
-        (f"{LORA}relora: true\n", "relora  not supported yet"),
+        ("relora_steps: 100\n", "relora_steps  not supported yet: adapters that are merged while training"),
+        ("relora: true\n", "relora  not supported yet"),
         ("overrides_of_model_config: {num_hidden_layers: 2}\n", "num_hidden_layers  not supported yet: a model of other sizes"),
+        (
+            "fsdp: [full_shard, auto_wrap]\nfsdp_config: {fsdp_sharding_strategy: SHARD_GRAD_OP}\n",
+            "SHARD_GRAD_OP here, full_shard in fsdp, which the Trainer takes",
+        ),
         ("expert_parallel_size: 4\n", "expert_parallel_size  not supported yet: experts spread over ranks"),
     ],
 )
@@ -43,6 +49,29 @@ def test_what_is_refused(text: str, said: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         read(text)
     assert said in str(caught.value)
+
+
+def test_dora_and_relora() -> None:
+    found = read(f"{LORA}peft_use_dora: true\nrelora: true\nrelora_steps: 150\nrelora_warmup_steps: 10\n")
+    section = found.tree["training"]["finetune"]
+    assert (section["method"], section["rank"], section["targets"], section["dora"]) == ("lora", 8, ["q_proj", "v_proj"], True)
+    made = build(load(found.tree))
+    assert trainable_parameter_count(made.model) == 36 * (8 * (2560 + 4096 + 2560 + 1024) + 4096 + 1024)  # Qwen3-4B
+    assert {fate.key.name: fate.kind for fate in found.fates}["relora_steps"] == "not modelled"
+    plain = read(LORA).tree
+    assert found.tree["cluster"] == plain["cluster"]
+    assert found.tree["training"]["precision"] == plain["training"]["precision"]
+    assert "dora" not in plain["training"]["finetune"]
+
+
+def test_experts_in_four_bits_are_linear_layers() -> None:
+    text = f"{LORA}lora_target_linear: true\nload_in_4bit: true\n"
+    found = import_config(BASE.replace("Qwen/Qwen3-4B", "mistralai/Mixtral-8x7B-v0.1") + text, "job.yml", Given(on="8x h100-sxm"))
+    section = found.tree["training"]["finetune"]
+    assert (section["method"], section["base"], section["experts"]) == ("qlora", "nf4-dq", "linear")
+    assert trainable_parameter_count(build(load(found.tree)).model) == 121_112_576
+    fused = import_config(BASE.replace("Qwen/Qwen3-4B", "openai/gpt-oss-20b") + text, "job.yml", Given(on="8x h100-sxm"))
+    assert "experts" not in fused.tree["training"]["finetune"]
 
 
 def test_what_is_switched_off_is_no_other_job() -> None:

@@ -15,6 +15,7 @@ from parsim.errors import ScenarioError
 from parsim.interop.formats import import_config
 from parsim.interop.import_draft import Given
 from parsim.model.parameter_counts import parameter_count
+from parsim.run import simulate
 from parsim.scenario import load
 from parsim.scenario.build import build
 
@@ -95,7 +96,8 @@ def test_one_changed_line_is_followed(old: str, new: str, expected: dict[str, An
         ('"fp16": {"enabled": true', '"fp16": {"enabled": false', "fp16.enabled: false .*--fp16 .*contradict each other"),
         ('"fp16": {"enabled"', '"bf16": {"enabled"', "bf16.enabled: true .*--fp16 .*contradict each other"),
         ("--fp16 ", "--fp16 --kd ", "a teacher that runs beside the model is not supported yet"),
-        ("--fp16 ", "--fp16 --num-experts 64 64 128 128 --mlp-type residual ", "different numbers of experts .* not supported yet"),
+        ("--fp16 ", "--fp16 --num-experts 1 64 --moe-expert-parallel-size 16 ", "layers of one expert among others"),
+        ("--fp16 ", "--fp16 --num-experts 16 32 --moe-expert-parallel-size 32 ", "16 experts over fewer ranks than the 32 of other layers"),
         ("--fp16 ", "--fp16 --ds-sequence-parallel-fpdt ", "FPDT.* not supported yet"),
         ("ZERO_STAGE=1", "ZERO_STAGE=2 TP='--pipeline-model-parallel-size 2'; D=$TP", ""),
     ],
@@ -203,3 +205,33 @@ def test_a_step_does_not_depend_on_how_long_the_training_lasts(options: str) -> 
     found = from_text(SCRIPT.rstrip("\n") + f" {options}\n", on="dgx-a100-80gb")
     assert values(found) == imported(SCRIPT)
     assert "how long the training lasts, which is not known; set it: --set" in found.yaml
+
+
+def test_a_command_that_is_printed_is_read_where_none_is_run() -> None:
+    printed = SCRIPT.replace("deepspeed --num_nodes", "echo deepspeed --num_nodes")
+    found, run = from_text(printed), from_text(SCRIPT)
+    assert found.tree == {**run.tree, "name": found.tree["name"]}
+    assert "the script prints this command and runs none" in found.yaml
+    both = from_text(f"{printed}\n{SCRIPT.replace('--num-layers 24', '--num-layers 12')}")
+    assert values(both)["model.layers"] == 12  # what is run counts
+
+
+def test_a_deepspeed_file_whose_name_follows_from_an_argument_is_no_question_of_its_own() -> None:
+    script = SCRIPT.replace("MICRO=4\n", "MICRO=$1\n").replace("ds_config.$SLURM_JOBID.json", "ds_$MICRO.json")
+    found = from_text(script)
+    assert {"training.micro_batch", "parallel.data.strategy"} <= set(found.to_fill)
+    assert found.questions == len({"cluster.topology", "the arguments"})
+    said = import_config(script, "run.sh", Given(variables={"1": "4"}))
+    assert values(said)["parallel.data.strategy"] == "zero1"
+
+
+def test_a_pyramid_of_experts() -> None:
+    options = "--fp16 --num-experts 8 8 8 8 8 8 8 8 8 8 16 16 --mlp-type residual --moe-expert-parallel-size 8 "
+    found = from_text(SCRIPT.replace("--fp16 ", options).replace("ZERO_STAGE=1", "ZERO_STAGE=0"), on="hgx-h100")
+    shown = values(found)
+    assert (shown["model.experts.count"], shown["model.experts.counts"]) == (16, [8] * 10 + [16] * 2)
+    assert (shown["parallel.expert.size"], shown["training.precision"], shown["cluster.nodes"]) == (8, "fp16", 2)
+    model = build(load(found.tree)).model
+    each = 2 * 2048 * 8192 + 8192 + 2048
+    assert sum(p.count for block in model.blocks for p in block.parameters() if p.expert) == (10 * 8 + 2 * 16) * each
+    simulate(load(found.tree))  # a plan that spreads both kinds of layers

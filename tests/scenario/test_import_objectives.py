@@ -30,7 +30,7 @@ def imported(text: str) -> ImportedScenario:
         ("stage: sft\nuse_badam: true", "use_badam"),
         ("stage: sft\nuse_apollo: true", "use_apollo"),
         ("stage: sft\nuse_llama_pro: true", "use_llama_pro"),
-        ("stage: sft\nuse_dora: true", "use_dora"),
+        ("stage: sft\nfinetuning_type: full\nuse_dora: true", "use_dora"),
         ("stage: sft\nmixture_of_depths: convert", "mixture_of_depths"),
         ("stage: sft\nuse_kt: true", "use_kt"),
         ("stage: sft\nuse_cpu: true", "use_cpu"),
@@ -44,7 +44,7 @@ def test_other_jobs_are_refused_by_name(line: str, named: str) -> None:
     assert [finding.path for finding in error.value.findings] == [named]
 
 
-@pytest.mark.parametrize("name", ["use_galore", "use_badam", "use_dora", "use_llama_pro", "use_cpu"])
+@pytest.mark.parametrize("name", ["use_galore", "use_badam", "use_llama_pro", "use_cpu"])
 def test_what_is_switched_off_is_no_other_job(name: str) -> None:
     fates = {fate.key.name: fate.why for fate in imported(f"{FACTORY}stage: sft\n{name}: false\ngalore_rank: 16\n").fates}
     assert fates[name] == "switched off"

@@ -9,7 +9,7 @@ import pytest
 from parsim.errors import ScenarioError
 from parsim.interop.formats import import_config
 from parsim.interop.import_draft import Given, ImportedScenario
-from parsim.model.parameter_counts import parameter_count
+from parsim.model.parameter_counts import parameter_count, trainable_parameter_count
 from parsim.scenario import load
 from parsim.scenario.build import build
 
@@ -306,11 +306,94 @@ def test_adapters_of_nemo() -> None:
     named = read(unsized.replace("WORD", "lora"), "nemo.yaml", model="llama-2-7b")
     assert at(named, "training.finetune.targets") == ["q_proj", "k_proj", "v_proj"]
     assert at(read(NEMO + PEFT.replace("WORD", "none"), "nemo.yaml"), "training.finetune") is None
-    with pytest.raises(ScenarioError, match="adapters of the kind ia3"):
-        read(NEMO + PEFT.replace("WORD", "ia3"), "nemo.yaml")
+    with pytest.raises(ScenarioError, match="adapters of the kind selective"):
+        read(NEMO + PEFT.replace("WORD", "selective"), "nemo.yaml")
+    for more, why in (
+        ("layer_selection: [1, 12]", "adapters in some layers only"),
+        ("weight_tying: True", "adapters that share their weights"),
+    ):
+        with pytest.raises(ScenarioError, match=why):
+            read(NEMO + PEFT.replace("WORD", "lora").replace("alpha: 32", f"alpha: 32, {more}"), "nemo.yaml")
     bridge = "peft: {_target_: megatron.bridge.peft.lora.LoRA, dim: 8, target_modules: [linear_qkv, linear_fc2]}\n"
     section = read(f"{NEMO}{bridge}", "nemo.yaml").tree["training"]["finetune"]
     assert (section["rank"], section["targets"]) == (8, ["query_key_value", "mlp_down"])
+
+
+SIZED = NEMO
+UNSIZED = "\n".join(row for row in NEMO.splitlines() if not row.startswith(("  num_", "  hidden_size", "  encoder_seq", "  cpu_"))) + "\n"
+TASKS = "  new_tasks: [rte]\n  task_templates: [{taskname: boolq, total_virtual_tokens: 30}, {taskname: rte, total_virtual_tokens: 9}]\n"
+OF_LAYERS = 12 * (2 * 768 + 4 * 768)
+
+
+@pytest.mark.parametrize(
+    ("more", "section", "trained"),
+    [
+        (
+            "  virtual_prompt_style: p-tuning\n" + TASKS + "  p_tuning: {encoder_type: tpmlp, encoder_hidden: 2048, num_layers: 7}\n",
+            {"method": "prompt", "virtual_tokens": 9, "prompt_encoder": "mlp", "encoder_hidden": 2048},
+            9 * 768 + 2 * 768 * 2048 + 2048 + 768,
+        ),
+        (
+            "  virtual_prompt_style: p-tuning\n" + TASKS + "  p_tuning: {dropout: 0.0, num_layers: 2}\n",
+            {"method": "prompt", "virtual_tokens": 9, "prompt_encoder": "lstm", "encoder_layers": 2},
+            # two layers of 4 x 384 x (768 + 384 + 2), both ways; two Linear layers of 768 x 768
+            9 * 768 + 4 * (4 * 384 * (768 + 384 + 2)) + 2 * (768 * 768 + 768),
+        ),
+        ("  virtual_prompt_style: prompt-tuning\n" + TASKS, {"method": "prompt", "virtual_tokens": 9}, 9 * 768),
+        (
+            "  prompt_encoder: {template: [3, 2, 1], num_layers: 1}\n",
+            {"method": "prompt", "virtual_tokens": 6, "prompt_encoder": "lstm", "encoder_layers": 1},
+            6 * 768 + 2 * (4 * 384 * (768 + 384 + 2)) + 2 * (768 * 768 + 768),
+        ),
+        (
+            "  virtual_prompt_style: no-prompts\n  adapter_tuning: {type: linear_adapter, adapter_dim: 50, adapter_dropout: 0.1}\n",
+            {"method": "bottleneck", "rank": 50, "dropout": 0.1},
+            24 * (2 * 768 + 2 * 50 * 768),
+        ),
+        (
+            "  peft: {peft_scheme: adapter, adapter_tuning: {adapter_dim: 32, layer_selection: null, weight_tying: False}}\n",
+            {"method": "bottleneck", "rank": 32, "dropout": 0.0},
+            24 * (2 * 768 + 2 * 32 * 768),
+        ),
+        ("  peft: {peft_scheme: ia3, ia3_tuning: {layer_selection: null}}\n", {"method": "ia3"}, OF_LAYERS),
+        ("  virtual_prompt_style: no-prompts\nname: ia3_tuning\n", {"method": "ia3"}, OF_LAYERS),
+        (
+            "  peft: {peft_scheme: ptuning, p_tuning: {virtual_tokens: 10, bottleneck_dim: 1024, embedding_dim: 768}}\n",
+            {"method": "prompt", "virtual_tokens": 10, "prompt_encoder": "mlp", "encoder_hidden": 1024},
+            10 * 768 + 2 * 768 * 1024 + 1024 + 768,
+        ),
+    ],
+)
+def test_modules_of_nemo(more: str, section: dict[str, Any], trained: int) -> None:
+    """Parameters are those of NeMo's PromptEncoder, ParallelLinearAdapter and InfusedAdapter; everything else is the job without them."""
+    found, plain = read(SIZED + more, "nemo.yaml"), read(SIZED, "nemo.yaml")
+    assert found.tree["training"].pop("finetune") == section
+    assert {key: found.tree[key] for key in ("cluster", "model", "parallel")} == {
+        key: plain.tree[key] for key in ("cluster", "model", "parallel")
+    }
+    assert found.tree["training"] == plain.tree["training"]
+    made = build(load({**found.tree, "training": {**found.tree["training"], "finetune": section}}))
+    assert trainable_parameter_count(made.model) == trained
+    asked = read(UNSIZED + more, "nemo.yaml")
+    assert asked.to_fill == ("model", "training.sequence_length")
+    assert asked.questions == 1  # the frozen model's file says both
+
+
+@pytest.mark.parametrize(("gpus", "count"), [("[0, 3]", 2), ("[0, 1, 2, 3]", 4)])
+def test_nemo_counts_devices_by_their_numbers(gpus: str, count: int) -> None:
+    assert at(read(NEMO.replace("devices: 8", f"devices: {gpus}"), "nemo.yaml"), "cluster.gpus") == count
+
+
+def test_a_batch_of_a_loader_is_accumulated_by_lightning() -> None:
+    loaded = "\n".join(row for row in NEMO.splitlines() if "batch_size" not in row and "encoder_seq" not in row)
+    loaded = (
+        loaded.replace("num_nodes: 1", "num_nodes: 1, accumulate_grad_batches: 3")
+        + "\n  data: {train_ds: {batch_size: 32, max_seq_length: 512}}\n"
+    )
+    found = read(loaded, "nemo.yaml")
+    assert (at(found, "training.micro_batch"), at(found, "training.gradient_accumulation")) == (32, 3)
+    with pytest.raises(ScenarioError, match="NeMo stops here"):
+        read(NEMO.replace("num_nodes: 1", "num_nodes: 1, accumulate_grad_batches: 3"), "nemo.yaml")
 
 
 @pytest.mark.parametrize(
@@ -318,12 +401,22 @@ def test_adapters_of_nemo() -> None:
     [
         ("  vision: {num_layers: 24, hidden_size: 1024}\n", "a model of several parts (vision)"),
         ("  freeze_llm: true\n", "a part of the model that is not trained (freeze_llm)"),
-        ("  virtual_prompt_style: p-tuning\n", "prompts that are learned"),
+        ("  virtual_prompt_style: inference\n", "which trains nothing"),
+        ("  virtual_prompt_style: no-prompts\n", "adapters of a kind that the file does not say"),
+        ("  virtual_prompt_style: no-prompts\n  lora_tuning: {kqv_adapter_dim: 24}\n", "adapters of ranks of their own"),
+        ("  virtual_prompt_style: p-tuning\n  new_tasks: [a, b]\n", "learned tokens of several tasks"),
+        ("  virtual_prompt_style: p-tuning\n  p_tuning: {encoder_type: rnn}\n", "learned tokens through rnn"),
+        (
+            "  adapter_tuning: {norm_position: null}\n  peft: {peft_scheme: adapter, adapter_tuning: {norm_position: none}}\n",
+            "without a norm",
+        ),
+        ("  prompt_encoder: {template: [3, 3, 3]}\n  use_lm_finetune: true\n", "a model that is trained with its learned tokens"),
         ("  mcore_customization_config: {parallel_attention: true}\n", "a GPT whose sublayers stand side by side"),
         ("  encoder_tokenizer: {library: sentencepiece}\n", "a translation model"),
         ("  kd_config: {temperature: 1.0}\n", "a teacher that runs beside the model"),
         ("  crossattn_emb_size: 5120\n", "a model that attends to another one's states"),
         ("server: false\n", "which trains nothing"),
+        ("  data: {train_ds: {neighbors: 20}}\n", "RETRO, a GPT that reads what a retriever finds"),
         ("quantization: {algorithm: int4}\n", "quantisation-aware training"),
         ("  data: {test_ds: {file_names: [a.jsonl], max_seq_length: 2048}}\n", "an evaluation: there is a test set and no training set"),
     ],
@@ -472,3 +565,8 @@ def test_a_deepspeed_file_of_accelerate_that_is_not_there_is_taken_as_its_name_s
     assert "as its name says, with the types of the training arguments" in found.yaml
     nameless = read(text.replace(name, "ds_config.json"), "accelerate.yaml")
     assert nameless.questions == 2
+    third = read(text.replace(name, "ds_config.json") + "  zero3_init_flag: true\n", "accelerate.yaml")  # of no meaning at another stage
+    assert (at(third, "parallel.data.strategy"), third.questions) == ("zero3", 1)
+    assert "training.precision" in third.to_fill
+    for more in ("  zero3_init_flag: true\n  zero_stage: 2\n", "  zero3_init_flag: false\n"):
+        assert "parallel.data.strategy" in read(text.replace(name, "ds_config.json") + more, "accelerate.yaml").to_fill

@@ -211,6 +211,27 @@ torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers $LAYERS --hidden-size 5
     assert (tree["model"]["layers"], tree["training"]["micro_batch"]) == (4, 4)
 
 
+def test_what_no_single_argument_decides_is_open_too() -> None:
+    """Megatron-LM, tests/functional_tests/test_scripts/gpt3: one of two arguments makes it bf16, and without both it is fp16."""
+    script = """#!/bin/bash
+USE_TE=$1
+TP_SIZE=$2
+USE_CORE=${3}
+TYPE=fp16
+PROGRAM=pretrain_gpt.py
+if [[ $USE_CORE -eq 1 ]]; then TYPE=bf16; PROGRAM=pretrain_gpt_core.py; fi
+if [[ $USE_TE -eq 1 ]]; then TYPE=bf16; fi
+torchrun --nproc_per_node 8 $PROGRAM --num-layers 12 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --${TYPE} \\
+  --max-position-embeddings 1024 --vocab-size 50257 --micro-batch-size 4 --global-batch-size 32 --tensor-model-parallel-size $TP_SIZE
+"""
+    draft = import_config(script, "run.sh", Given("run", on="hgx-h100"))
+    assert set(draft.to_fill) == {"training.precision", "parallel.tensor.size"}
+    assert draft.questions == 1
+    assert draft.tree["model"]["layers"] == 12
+    tree = import_config(script, "run.sh", Given("run", on="hgx-h100", variables={"1": "0", "2": "2", "3": "0"})).tree
+    assert (tree["training"]["precision"], tree["parallel"]["tensor"]["size"]) == ("fp16", 2)
+
+
 def test_a_quotient_of_an_argument_is_no_number_of_the_script() -> None:
     """examples_deepspeed/curriculum_learning/ds_pretrain_gpt2.sh of Megatron-DeepSpeed: the batch of a GPU is one of two arguments."""
     script = """#!/bin/bash

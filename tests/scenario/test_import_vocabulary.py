@@ -177,6 +177,24 @@ def test_a_sample_of_2024_is_its_text_beside_one_image() -> None:
     assert (later.to_fill, values(later)["training.sequence_length"]) == (("training.images",), 2048)
 
 
+@pytest.mark.parametrize("program", ["examples/multimodal/train.py", "pretrain_multimodal.py"])
+def test_the_decoder_of_8b_squares_a_relu(program: str) -> None:
+    """examples/multimodal/config.py of 2024: ffn_hidden_size 16384 without a gate, also in the projector; 32 layers of 4096 beside it."""
+    options = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --position-embedding-type rope --max-position-embeddings 4096"
+    options += " --squared-relu --disable-bias-linear --untie-embeddings-and-output-weights --vocab-size 256000 --bf16 --micro-batch-size 1"
+    images = "--img-h 336 --img-w 336 --patch-dim 14 --disable-vision-class-token --seq-length 1024 --tensor-model-parallel-size 4"
+    imported = from_text(f"torchrun --nproc_per_node 8 {program} {options} --language-model-type=8b {images}", on="dgx-a100-80gb")
+    found = values(imported)
+    assert (found["training.sequence_length"], found["training.images"], found["parallel.tensor.size"]) == (1600, 1, 4)
+    model = build(load(imported.tree)).model
+    layers = [block for block in model.blocks if block.kind == "layer"]
+    h, f = 4096, 16384
+    assert len(layers) == 32
+    assert sum(p.count for p in layers[0].parameters()) == 4 * h * h + 2 * h * f + 4 * h  # two norms with biases
+    projector = next(block for block in model.blocks if block.kind == "projector")
+    assert sum(p.count for p in projector.parameters()) == 2 * 1024 + 1024 * f + f * h
+
+
 @pytest.mark.parametrize(
     ("options", "recompute"),
     [

@@ -90,6 +90,7 @@ LOST = {"variability__faults": [{"nic": "node0/nic0", "at": "0 s", "down": True}
 BACK = {**LOST, "variability__faults": [{"nic": "node0/nic0", "at": "0 s", "until": "500 ms", "down": True}]}
 LORA = {"method": "lora"}
 FREEZE = {"method": "freeze"}
+PROMPT = {"method": "prompt"}
 PRESETS = ("fp32", "tf32", "amp-bf16", "bf16-fp32grad", "pure-bf16", "fp8")
 FP16 = ("fp16", "amp-fp16", "fp16-fp32grad")
 AS_PRECISE = {"auto": None, "bf16": None}
@@ -198,11 +199,17 @@ LEAVES: dict[str, Leaf] = {
     "training.offload.gradients": leaf(*PLACES, same={"none": None}, parallel__data__strategy="zero3"),
     "training.offload.optimizer": leaf(*PLACES, same={"none": None}, parallel__data__strategy="zero3"),
     "training.offload.activations": leaf(*PLACES, same={"none": None}, training__recompute="full"),
-    "training.finetune.method": leaf("qlora", "freeze", same={"lora": None}, training__finetune=LORA),
+    "training.finetune.method": leaf("qlora", "freeze", "bottleneck", "ia3", "prompt", same={"lora": None}, training__finetune=LORA),
     "training.finetune.rank": leaf(8, training__finetune=LORA),
     "training.finetune.targets": leaf(["q", "v"], ["c_attn"], same={"all-linear": None}, training__finetune=LORA),
     "training.finetune.dropout": leaf(0.1, same={0.0: None}, training__finetune=LORA),
     "training.finetune.tower": leaf(False, model="llava-1.5-7b", training={"finetune": LORA, "sequence_length": 1024}),
+    "training.finetune.dora": leaf(True, training__finetune=LORA),
+    "training.finetune.virtual_tokens": leaf(8, training__finetune=PROMPT),
+    "training.finetune.prompt_encoder": leaf("mlp", "lstm", same={"none": None}, training__finetune=PROMPT),
+    "training.finetune.encoder_hidden": leaf(64, same={"auto": None}, training__finetune={**PROMPT, "prompt_encoder": "mlp"}),
+    "training.finetune.encoder_layers": leaf(3, training__finetune={**PROMPT, "prompt_encoder": "mlp"}),
+    "training.finetune.experts": leaf("linear", same={"fused": None}, model="mixtral-8x7b", training__finetune=LORA),
     "training.finetune.train_embeddings": leaf(True, training__finetune=LORA),
     "training.finetune.base": leaf(
         "nf4", "nf4-dq", "int8", same={"auto": None, "bf16": None}, training={"finetune": LORA, "precision": "amp-bf16"}

@@ -30,7 +30,7 @@ def read_fork(draft: ImportDraft, source: Source) -> None:
 
 
 def _read_experts(draft: ImportDraft, source: Source) -> None:
-    """``--num-experts 128``: of every second layer; 1 is a dense model, and several numbers are a pyramid."""
+    """``--num-experts 128``: of every second layer; 1 is a dense model, and several numbers are PR-MoE's pyramid."""
     key = source.of("model.experts.count")
     words = [] if key is None else key.text.replace(",", " ").split()
     if key is None or set(words) <= {"1"}:
@@ -38,11 +38,16 @@ def _read_experts(draft: ImportDraft, source: Source) -> None:
         for row in source.table.below("model.experts."):
             draft.harmless(source.of(row.path), "there are no experts")
         return
-    if not all(is_digits(word) for word in words) or len(set(words)) > 1:
-        text = "layers with different numbers of experts (PR-MoE) are not supported yet" if len(words) > 1 else "it is no number"
-        draft.errors.append(key.finding(text, key.hint or "give one number of experts for all layers"))
+    if not all(is_digits(word) for word in words):
+        draft.errors.append(key.finding("it is no number", key.hint or "give one number of experts for all layers, or one for each"))
         return
-    draft.write("model.experts.count", int(words[0]), key)
+    counts = [int(word) for word in words]
+    if 1 in counts:
+        draft.errors.append(key.finding("not supported yet: layers of one expert among others", "give every mixture layer two or more"))
+        return
+    draft.write("model.experts.count", max(counts), key)
+    if len(set(counts)) > 1:
+        draft.write("model.experts.counts", counts, key, note="of every layer with experts")
     for path, default in (("top_k", 1), ("every", 2)):
         if draft.take(source, f"model.experts.{path}") is None:
             name = source.table.rows[f"model.experts.{path}"].name.replace("_", "-")

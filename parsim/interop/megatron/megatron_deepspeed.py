@@ -144,6 +144,11 @@ def _read_experts(draft: ImportDraft, source: Source, tensor: int) -> None:
         return
     if draft.take(source, "parallel.expert.size") is None:
         draft.write("parallel.expert.size", 1, note="--moe-expert-parallel-size is 1 if not given")
+    counts, ranks = draft.value("model.experts.counts") or [], draft.value("parallel.expert.size")
+    few = next((count for count in counts if isinstance(ranks, int) and count % ranks), None)
+    if few is not None and (size := source.of("parallel.expert.size")) is not None:
+        text = f"not supported yet: {few} experts over fewer ranks than the {max(counts)} of other layers"
+        draft.errors.append(size.finding(text, "a number of ranks that divides every layer's experts"))
     draft.write("parallel.expert.dispatcher", "alltoall", note="DeepSpeed's")
     if draft.switch(source, "parallel.expert.tensor"):
         draft.write("parallel.expert.tensor", tensor, source.of("parallel.expert.tensor"))

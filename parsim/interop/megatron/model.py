@@ -337,6 +337,7 @@ def _refusals(draft: ExportDraft, config: TransformerConfig) -> None:
         ("activation", _foreign_activation(config), f"no option makes the MLP {_mlp(config)}"),
         ("mlp_bias", linear not in BIASES, "biases of q, k and v, of the attention's output and of the MLP cannot be chosen one by one"),
         ("experts.bias", _unlike_biases(config), "router and experts have biases where the dense layers have them"),
+        ("experts.counts", config.experts is not None and bool(config.experts.counts), "every layer has as many experts there"),
         ("attention_chunk", bool(config.attention_chunk), "attention in chunks has no option there"),
         ("mixer", bool(mixer), mixer),
         ("one_sublayer", config.one_sublayer and config.mixer is None, "a layer is attention and an MLP there"),

@@ -49,9 +49,12 @@ class Language(NamedTuple):
     bias: bool = False
     adds_bias: bool = False
     """queries, keys and values have biases"""
+    squared: bool = False
+    """its MLP squares a relu and has no gate, and so does the projector"""
 
 
 LANGUAGES: Mapping[str, Language] = {
+    "8b": Language(16384, 16384, squared=True),
     "llama3_8b": Language(14336, 14336),
     "llama3.1_8b": Language(14336, 4096, "layernorm", bias=True),
     "mistral_7b": Language(14336, 14336, "none"),
@@ -62,8 +65,10 @@ LANGUAGES: Mapping[str, Language] = {
     "llama3.2_1b": Language(8192, 2048, "layernorm"),
     "llama_nemotron_8b": Language(14336, 14336, "layernorm", bias=True),
 }
-"""decoders with SwiGLU and without biases, whatever the options say"""
-_STRUCTURE = {"activation": "silu", "gated": True, "fused_gate_up": True, "output_bias": False, "mlp_bias": False}
+"""decoders with SwiGLU (but the first) and without biases, whatever the options say"""
+_GATED = {"activation": "silu", "gated": True, "fused_gate_up": True}
+_SQUARED = {"activation": "relu", "gated": False}
+_BIASES = {"output_bias": False, "mlp_bias": False}
 QUIET = {
     "the data set and how it is read": (
         "prompt_path", "dataset_config", "dataloader_save", "dataloader_seq_length", "dataloader_seed", "lr_data_range_start",
@@ -76,9 +81,9 @@ QUIET = {
 
 
 def is_multimodal(call: Invocation) -> bool:
-    """Whether the program is examples/multimodal/train.py."""
+    """Whether the program is examples/multimodal/train.py, or what it was called in the spring of 2024."""
     folder, _, name = call.program.rpartition("/")
-    return name == "train.py" and folder.endswith("multimodal")
+    return (name == "train.py" and folder.endswith("multimodal")) or name == "pretrain_multimodal.py"
 
 
 def builds(source: Source) -> bool:
@@ -129,10 +134,10 @@ def write_multimodal(draft: ImportDraft, source: Source, tensor: int) -> Key | N
 
 def _write_text(draft: ImportDraft, source: Source, text: Language, key: Key | None) -> None:
     draft.write("model.mlp", text.mlp, key)
-    for name, value in _STRUCTURE.items():
-        draft.write(f"model.{name}", value, key)
+    for name, value in {**(_SQUARED if text.squared else _GATED), **_BIASES}.items():
+        draft.write(f"model.{name}", value, key, note="its square is taken in the same kernel" if value == "relu" else "")
     draft.write("model.query_key_value_bias", text.adds_bias, key)
-    for name in ("ffn_hidden_size", "swiglu", "disable_bias_linear", "add_qkv_bias"):
+    for name in ("ffn_hidden_size", "swiglu", "squared_relu", "disable_bias_linear", "add_qkv_bias"):
         if (option := source.get(name)) is not None:
             draft.harmless(option, "--language-model-type says it, too")
 

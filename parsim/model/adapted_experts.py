@@ -1,0 +1,159 @@
+"""Experts that are linear layers of their own, frozen, with or without adapters, as in transformers before version 5.
+
+Each expert of Mixtral, Qwen2-MoE, Qwen3-MoE and others was a module of ``nn.Linear`` that a loop visits (modeling_mixtral.py of 4.x,
+MixtralSparseMoeBlock.forward): bitsandbytes puts each in four bits, PEFT's all-linear gives each an A and a B, and the router, which
+is such a layer too. Every product is a launch of its own. Since version 5 experts are three-dimensional parameters, which neither of the
+two touches (`training.finetune.experts: fused`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+from parsim.kernel import Gemm, Kernel, Memory
+from parsim.model.adapters import DOWN, GATE, UP, Target, dequantisation
+from parsim.model.mixture import GroupedLinear, Router
+from parsim.model.model import Parameter, Save, Work
+from parsim.model.workload import Workload, dispatched, expert_shard
+
+ROUTER = ("router", "gate")
+"""what the router's weight may be called"""
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenExperts(GroupedLinear):
+    """One product per expert that is not trained, with adapters of this rank beside the parts of its output (gate and up)."""
+
+    trainable: bool = False
+    storage: str = ""
+    """nf4 | nf4-dq | '' (the precision's)"""
+    adapters: tuple[tuple[str, int], ...] = ()
+    """(name, outputs) of each adapted part"""
+    rank: int = 0
+    dropout: bool = False
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The base's, then A [experts, rank, in] and B [experts, out, rank] of each adapter."""
+        row = self.split == "row"
+        base = (replace(p, storage=self.storage if len(p.shape) == 3 else "") for p in GroupedLinear.parameters(self))
+        pairs = (
+            pair
+            for name, out in self.adapters
+            for pair in (
+                Parameter(f"{name}.lora_A.weight", (self.experts, self.rank, self.in_features), 2 if row else None, expert=True),
+                Parameter(f"{name}.lora_B.weight", (self.experts, out, self.rank), None if row else 1, expert=True),
+            )
+        )
+        return (*base, *pairs)
+
+    def training_work(self, at: Workload) -> Work:
+        """The base's products one by one, with dequantised weights where they are quantised, and six products of each adapter."""
+        local = -(-self.experts // at.expert)
+        m = -(-dispatched(at, self.top_k) // local)
+        n = expert_shard(self.out_features, at) if self.split == "column" else self.out_features
+        k = expert_shard(self.in_features, at) if self.split == "row" else self.in_features
+        work, e = GroupedLinear.training_work(self, at), at.element
+        work = work._replace(forward=_one_by_one(work.forward, local), backward_input=_one_by_one(work.backward_input, local))
+        copies, dtype = dispatched(at, self.top_k), "bf16" if at.narrow else at.dtype
+        if self.storage:
+            element = max(2, e)
+            kernel = dequantisation(local * n * k, self.storage, element)
+            made = replace(kernel, launches=local * kernel.launches)
+            work = work._replace(
+                forward=(made, *work.forward),
+                backward_input=(made, *work.backward_input),
+                saves=(*work.saves, Save(self.inputs[0], copies * k * e)),
+                forward_temporary=work.forward_temporary + element * n * k,
+                backward_temporary=work.backward_temporary + element * n * k,
+            )
+        for name, out in self.adapters:
+            wide = expert_shard(out, at) if self.split == "column" else out
+            work = self._adapted(work, name, (local, m, wide, k, copies), dtype, at)
+        return work
+
+    def _adapted(self, work: Work, name: str, sizes: tuple[int, int, int, int, int], dtype: str, at: Workload) -> Work:
+        """As `parsim.model.adapters.FrozenLinear` has it, on the copies of a rank's experts."""
+        (local, m, n, k, copies), e, r = sizes, at.element, self.rank
+
+        def product(rows: int, columns: int, inner: int, *, weight: bool = False) -> Gemm:
+            return Gemm(rows, columns, inner, local, dtype, e, weight_gradient=weight, grouped=True, launches=local)
+
+        scale = Memory(0, launches=0) if at.fused else Memory(2.0 * copies * n * e, launches=local)
+        add = Memory(3.0 * copies * n * e, launches=local)
+        drop = (Memory(copies * k * (2 * e + 1), launches=local),) if self.dropout else ()
+        saves: tuple[Save, ...] = (Save(self.inputs[0], copies * k * e, "weight"),)
+        if self.dropout:
+            saves = (Save(f"{self.name}.{name}.dropped", copies * k * e, "weight"), Save(f"{self.name}.{name}.mask", copies * k))
+        saves += (Save(f"{self.name}.{name}.lora_A", copies * r * e, "weight"),)
+        into = Memory(3.0 * copies * k * e, launches=local)
+        return work._replace(
+            forward=(*work.forward, *drop, product(m, r, k), product(m, n, r), scale, add),
+            backward_input=(*work.backward_input, scale, product(m, r, n), product(m, k, r), *drop, into),
+            backward_weight=(*work.backward_weight, product(n, r, m, weight=True), product(r, k, m, weight=True)),
+            saves=(*work.saves, *(save for save in saves if save not in work.saves)),
+            forward_temporary=max(work.forward_temporary, (1 if at.fused else 2) * m * n * e),
+            backward_temporary=max(work.backward_temporary, m * max(n, k) * e),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenRouter(Router):
+    """A router that is not trained, with an adapter of this rank beside its weight."""
+
+    trainable: bool = False
+    rank: int = 0
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The weight, then A [rank, hidden] and B [experts, rank]."""
+        name = self.parameter_name or self.name
+        pair = Parameter(f"{name}.lora_A.weight", (self.rank, self.hidden)), Parameter(f"{name}.lora_B.weight", (self.experts, self.rank))
+        return (*Router.parameters(self), *pair)
+
+    def training_work(self, at: Workload) -> Work:
+        """The router's, and six small products."""
+        work, m, e, r = Router.training_work(self, at), at.local_tokens, at.element, self.rank
+        dtype = "bf16" if at.narrow else at.dtype
+        shapes = ((m, r, self.hidden), (m, self.experts, r)), ((m, r, self.experts), (m, self.hidden, r))
+        forward, backward = ([Gemm(*shape, dtype=dtype, element=e) for shape in side] for side in shapes)
+        weight = [
+            Gemm(self.experts, r, m, dtype=dtype, element=e, weight_gradient=True),
+            Gemm(r, self.hidden, m, dtype=dtype, element=e, weight_gradient=True),
+        ]
+        into = Memory(3.0 * m * self.hidden * e)
+        saves = (Save(self.inputs[0], m * self.hidden * e, "weight"), Save(f"{self.name}.lora_A", m * r * e, "weight"))
+        return work._replace(
+            forward=(*work.forward, *forward),
+            backward_input=(*work.backward_input, *backward, into),
+            backward_weight=(*work.backward_weight, *weight),
+            saves=(*work.saves, *saves),
+        )
+
+
+def _one_by_one(kernels: tuple[Kernel, ...], local: int) -> tuple[Kernel, ...]:
+    return tuple(replace(kernel, launches=local) if isinstance(kernel, Gemm) else kernel for kernel in kernels)
+
+
+def expert_targets(operator: GroupedLinear | Router, *, gated: bool) -> tuple[Target, ...]:
+    """What of experts and router an adapter can stand beside."""
+    if isinstance(operator, Router):
+        return (Target(operator.parameter_name or operator.name, ROUTER, operator.experts),)
+    name = operator.parameter_name or operator.name
+    if operator.split == "row":
+        return (Target(name, DOWN, operator.out_features),)
+    if not gated:
+        return (Target(name, UP, operator.out_features),)
+    half, words = operator.out_features // 2, tuple(word for word in GATE if word not in ROUTER)
+    return Target(f"{name}.gate", words, half), Target(f"{name}.up", UP, half)
+
+
+def frozen_experts(operator: GroupedLinear, storage: str, targets: tuple[Target, ...], rank: int, *, dropout: bool) -> FrozenExperts:
+    """The product of experts, frozen, with adapters beside these parts of it."""
+    values = {field.name: getattr(operator, field.name) for field in fields(GroupedLinear)}
+    adapters = tuple((target.name, target.out_features) for target in targets)
+    return FrozenExperts(**{**values, "trainable": False}, storage=storage, adapters=adapters, rank=rank, dropout=dropout)
+
+
+def frozen_router(operator: Router, rank: int) -> FrozenRouter:
+    """The router, frozen, with an adapter."""
+    values = {field.name: getattr(operator, field.name) for field in fields(Router)}
+    return FrozenRouter(**{**values, "trainable": False}, rank=rank)
