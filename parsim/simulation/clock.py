@@ -24,13 +24,10 @@ class Clock(simpy.Environment):
 
     def __init__(self) -> None:
         super().__init__()
+        self.entries: list[tuple[float, Any, int, Any]] = self._queue
+        """SimPy's queue: (time [s], priority, rank, event or number), the next first"""
         self.push: Callable[[tuple[float, Any, int, int]], None] = partial(heappush, self.entries)
         """have a number come up: (time [s], `NUMBER`, rank, number)"""
-
-    @property
-    def entries(self) -> list[tuple[float, Any, int, Any]]:
-        """SimPy's queue: (time [s], priority, rank, event or number), the next first."""
-        return self._queue
 
     def pop(self) -> tuple[float, int]:
         """The next entry, which must be a number: its time, which is now, and the number."""
