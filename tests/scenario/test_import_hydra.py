@@ -90,7 +90,7 @@ def test_what_an_override_became_is_said(tmp_path: Path) -> None:
         ("model.tensor_model_parallel_size=$TP", START, "--config-name=gpt", "??? is open"),
         ("model=gpt_20b", START, "--config-name=gpt", "chooses another file of settings"),
         ("'model.optim={name: adam}'", START, "--config-name=gpt", "a whole section"),
-        ("model.peft.peft_scheme=ptuning", START, "--config-name=gpt", "adapters of the kind ptuning"),
+        ("model.peft.peft_scheme=sdlora", START, "--config-name=gpt", "adapters of the kind sdlora"),
         ("", START.replace("--nnodes=2", "--nnodes=4"), "--config-name=gpt", "--nnodes 4 (line 2) and trainer.num_nodes 2"),
         ("", "srun --nodes=4 --ntasks-per-node=8 python megatron_gpt_pretraining.py", "--config-name=gpt", "contradict each other"),
     ],
