@@ -17,7 +17,7 @@ from parsim.scenario.files import read_text
 from parsim.scenario.trust import code_file, is_trusted, refusal
 
 _FILE = re.compile(r".*[/\\].*|.*\.(csv|txt|tsv|py)(:\w+)?", re.IGNORECASE)
-_OPTIONS = {"parallel.pipeline.size": "-p", "training.micro_batches": "-m", "parallel.pipeline.virtual_stages": "-v"}
+_OPTIONS = {"parallel.pipeline.size": "-p", "training.gradient_accumulation": "-m", "parallel.pipeline.virtual_stages": "-v"}
 _PASSES = "write F=1,I=1,W=1 or F=1,B=2"
 LONGEST = 1e30
 """longest time of a pass; beyond, sums are no numbers any more"""

@@ -30,7 +30,7 @@ def test_a_variant_that_fits_is_the_scenario_with_its_changes() -> None:
 def test_figures_are_those_of_the_report() -> None:
     report = simulate(TINY)
     found = outcome(Variant(TINY), figures).answer
-    assert found == (report.step_time, report.measured.model.samples_per_step, report.peak_memory)
+    assert found == (report.step_time, report.measured.model.samples_per_step, report.peak_memory, 0)
     assert found.seconds_per_sample == report.step_time
 
 
