@@ -136,7 +136,7 @@ def test_refused_at_once(name, measured):
     assert len(said) < 16_000
     assert "Traceback" not in said
     assert mebibytes < 300
-    assert seconds < 3  # at most 1 on a machine of its own; CPU seconds are longer on a busy one
+    assert seconds < 30  # at most 1 on a machine of its own; CPU seconds are several times longer on a busy one
 
 
 def test_the_rule_is_shown():
