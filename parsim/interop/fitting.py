@@ -85,7 +85,7 @@ def _fill_machines(draft: ImportDraft, least: int, said: str, shares: list[int])
     if fitting:
         note = f"of {nodes * each}: {said} = {least} GPUs hold the model once"
         draft.write("cluster.gpus", fitting[-1], note=note)
-        draft.remark(f"{note}, and {fitting[-1]} are used", "cluster.gpus", "write how many there are")
+        draft.remark(f"{note}, and {fitting[-1]} are used", "cluster.gpus", "write how many are used")
     return True
 
 

@@ -179,6 +179,12 @@ def test_what_is_no_such_job_is_refused_by_its_argument(name: str, value: str, s
     assert any((finding.path, finding.line, finding.column) == (name, line, 3) for finding in caught.value.findings)
 
 
+def test_overlapped_batches_without_late_gradients_are_said() -> None:
+    text = "parsim has it with --delay-wgrad-compute, which is not given"
+    assert text not in taken(SAMPLE).yaml
+    assert text in from_text(changed(TEXT, "delay_wgrad_compute", "false"), **TWO_B200).yaml
+
+
 def test_the_variables_of_a_library_count_as_in_a_script() -> None:
     text = TEXT.replace("expandable_segments:True", "expandable_segments:True,graph_capture_record_stream_reuse:True")
     found = from_text(text, **TWO_B200)
