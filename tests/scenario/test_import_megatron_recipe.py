@@ -232,6 +232,12 @@ def test_of_machines_that_whole_copies_do_not_fill_as_many_gpus_are_used_as_fit(
         assert world(found) == gpus
 
 
+def test_machines_that_are_too_few_for_the_experts_are_said() -> None:
+    found = from_text(TEXT, on="hgx-b200", nodes=1)
+    assert "pipeline 2 x expert 8 = 16 GPUs hold the model once, and 1 x 8 are fewer; use --nodes 2" in found.yaml
+    assert "are fewer" not in taken(SAMPLE).yaml
+
+
 def test_sizes_of_variables_are_one_question_and_can_be_set() -> None:
     text = changed(changed(TEXT, "tensor_model_parallel_size", "${TP}"), "expert_model_parallel_size", "${EP}")
     asked = from_text(text, on="hgx-b200")
