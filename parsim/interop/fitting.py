@@ -76,16 +76,21 @@ def _fill_machines(draft: ImportDraft, least: int, said: str, shares: list[int])
 
     `shares` are the micro-batches of a step and the GPUs of a copy of the model, where they are known: a copy has as many as another.
     """
-    nodes, each = draft.given.nodes or 1, machine_size(draft)
-    counted = {"cluster.gpus"} if draft.given.nodes is not None else {"cluster.gpus", "cluster.nodes"}
-    if not each or counted & set(draft.lines) or nodes * each < least or nodes * each % least == 0:
-        return draft.given.nodes is not None
-    fitting = [gpus for gpus in range(least, nodes * each, least) if gpus % nodes == 0]
-    fitting = [gpus for gpus in fitting if not shares or shares[0] % (gpus // shares[1]) == 0]
-    if fitting:
-        note = f"of {nodes * each}: {said} = {least} GPUs hold the model once"
-        draft.write("cluster.gpus", fitting[-1], note=note)
-        draft.remark(f"{note}, and {fitting[-1]} are used", "cluster.gpus", "write how many there are")
+    nodes, each, named = draft.given.nodes or 1, machine_size(draft), draft.given.nodes is not None
+    total, why = nodes * each, f"{said} = {least} GPUs hold the model once"
+    counted = {"cluster.gpus"} if named else {"cluster.gpus", "cluster.nodes"}
+    if not each or counted & set(draft.lines) or total % least == 0:
+        return named
+    if total < least:
+        if named:
+            draft.remark(f"{why}, and {nodes} x {each} are fewer", "cluster.nodes", f"use --nodes {-(-least // each)}")
+        return named
+    step = lcm(least, nodes)  # every machine gives as many
+    counts = range(total // step * step, 0, -step)
+    fitting = next((gpus for gpus in counts if not shares or shares[0] % (gpus // shares[1]) == 0), None)
+    if fitting is not None:
+        draft.write("cluster.gpus", fitting, note=f"of {total}: {why}")
+        draft.remark(f"{why}: of {total} {fitting} are used", "cluster.gpus", "write how many are used")
     return True
 
 

@@ -179,6 +179,12 @@ def test_what_is_no_such_job_is_refused_by_its_argument(name: str, value: str, s
     assert any((finding.path, finding.line, finding.column) == (name, line, 3) for finding in caught.value.findings)
 
 
+def test_overlapped_batches_without_late_gradients_are_said() -> None:
+    text = "parsim has it with --delay-wgrad-compute, which is not given"
+    assert text not in taken(SAMPLE).yaml
+    assert text in from_text(changed(TEXT, "delay_wgrad_compute", "false"), **TWO_B200).yaml
+
+
 def test_the_variables_of_a_library_count_as_in_a_script() -> None:
     text = TEXT.replace("expandable_segments:True", "expandable_segments:True,graph_capture_record_stream_reuse:True")
     found = from_text(text, **TWO_B200)
@@ -224,6 +230,12 @@ def test_of_machines_that_whole_copies_do_not_fill_as_many_gpus_are_used_as_fit(
     assert values(found).get("cluster.gpus") == gpus
     if gpus is not None:
         assert world(found) == gpus
+
+
+def test_machines_that_are_too_few_for_the_experts_are_said() -> None:
+    found = from_text(TEXT, on="hgx-b200", nodes=1)
+    assert "pipeline 2 x expert 8 = 16 GPUs hold the model once, and 1 x 8 are fewer; use --nodes 2" in found.yaml
+    assert "are fewer" not in taken(SAMPLE).yaml
 
 
 def test_sizes_of_variables_are_one_question_and_can_be_set() -> None:

@@ -155,7 +155,7 @@ def _read_experts(draft: ImportDraft, source: Source) -> None:
         late = source.get("delay_wgrad_compute")
         draft.take(source, "parallel.expert.batch_overlap", late)
         if not draft.flag(late):
-            draft.remark("weights' gradients are computed late there, as with --delay-wgrad-compute", "parallel.expert.batch_overlap")
+            draft.remark("parsim has it with --delay-wgrad-compute, which is not given", "parallel.expert.batch_overlap")
     fuser, recipe = source.of("parallel.expert.fused_mlp"), source.of("training.precision.recipe")
     if draft.value("model.experts.count") is not None and recipe is not None and recipe.text == "mxfp8":
         draft.take(source, "parallel.expert.fused_mlp")
