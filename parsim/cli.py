@@ -21,7 +21,7 @@ import typer
 from typer.models import CommandInfo
 
 from parsim.columns import printable
-from parsim.command_errors import failed, refuse_digits, warnings_said
+from parsim.command_errors import failed, refuse_misread, warnings_said
 from parsim.command_help import Group, dressed
 from parsim.errors import DeadlockError, Finding, ScenarioError
 from parsim.terminal import (
@@ -353,7 +353,7 @@ def execute(arguments: Sequence[str]) -> int:
     arguments = list(arguments) or ["--help"]
     options = set(arguments)
     try:
-        refuse_digits(arguments)
+        refuse_misread(arguments)
         arguments, notes = modern(arguments)
         for note in notes:
             remark(note)

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import StringIO
+from itertools import pairwise
 from typing import Any
 
 from parsim.errors import Finding, InputError, InputWarning, OutputError, ParsimError, ScenarioError, shortened
@@ -35,12 +36,20 @@ def warnings_said() -> Iterator[None]:
         yield
 
 
-def refuse_digits(arguments: Sequence[str]) -> None:
-    """Refuse numbers in digits of other scripts, which Python's own `int` and `float`, and so the options, would take."""
+def refuse_misread(arguments: Sequence[str]) -> None:
+    """Refuse what the options would read as something else.
+
+    Numbers in digits of other scripts, which Python's own `int` and `float` take, and an empty path, which is the folder one is in.
+    """
     findings = [
         Finding(f"{word!r} is a number in digits of another script", "", word, "write it in the digits 0 to 9", file="command line")
         for word in arguments
         if any(letter.isdigit() and not letter.isascii() for letter in word) and re.fullmatch(r"[+-]?[\d_.,:eE+-]+", word)
+    ]
+    findings += [
+        Finding("the path is empty", option, "", "name a path, or . for the current folder", file="command line")
+        for option in ("--out", "--save", "--figure")
+        if f"{option}=" in arguments or (option, "") in pairwise(arguments)
     ]
     if findings:
         raise ScenarioError(findings)

@@ -74,6 +74,8 @@ def load(text: str, name: str, *, repeated: bool = False) -> Any:
         loader = YAML(typ="rt")
         if repeated:
             loader.Constructor = _last_of_each()
+        if "*" in text:
+            _refuse_cycles(text, name)
         return loader.load(text)
     except DuplicateKeyError as error:
         raise ScenarioError(duplicates(text, name) or Finding(str(error.problem), file=name)) from None
@@ -95,6 +97,23 @@ def load(text: str, name: str, *, repeated: bool = False) -> Any:
             raise unreadable(message, name, *_place(text, number.start())) from None
         summary = " ".join(str(error).split())[:200]
         raise unreadable(f"not valid YAML: {summary}", name) from None
+
+
+def _refuse_cycles(text: str, name: str) -> None:
+    """Refuses an alias inside the value that it stands for, of which ruamel's tree keeps nothing."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent
+
+    opened: list[str | None] = []
+    for event in YAML(typ="rt").parse(text):
+        if isinstance(event, CollectionStartEvent):
+            opened.append(event.anchor)
+        elif isinstance(event, CollectionEndEvent):
+            opened.pop()
+        elif isinstance(event, AliasEvent) and event.anchor in opened:
+            mark = event.start_mark
+            message = f"the alias '*{event.anchor}' is inside the value that it stands for"
+            raise unreadable(message, name, mark.line + 1, mark.column + 1, suggestion="write the value out, or move the anchor")
 
 
 def _place(text: str, offset: int) -> tuple[int, int]:

@@ -195,6 +195,13 @@ def test_bad_usage(arguments: list[str], scenario: Path, capsys: pytest.CaptureF
     assert list(scenario.parent.iterdir()) == [scenario]
 
 
+@pytest.mark.parametrize("out", [("--out", ""), ("--out=",)])
+def test_an_empty_path_is_not_the_current_folder(out: tuple[str, ...], scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["run", "small.yaml", *out]) == 2
+    assert "command line  --out  the path is empty; name a path" in capsys.readouterr().err
+    assert [path.name for path in scenario.parent.iterdir()] == ["small.yaml"]
+
+
 def test_does_not_fit(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["run", "small.yaml", "model=gpt3-13b", "--json"]
     assert execute(arguments) == 3

@@ -44,6 +44,13 @@ def test_duplicate_keys_are_all_reported_with_both_places() -> None:
     )
 
 
+def test_an_alias_inside_its_own_value_is_refused() -> None:
+    assert refusal("a: &m\n  b: [*m]\n") == (
+        "x.yaml:2:7  the alias '*m' is inside the value that it stands for; write the value out, or move the anchor"
+    )
+    assert files.parse_text("a: &m {b: 1}\nc: *m\n", "x.yaml").tree["c"] == {"b": 1}
+
+
 def test_alias_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     letters = "abcdefghij"
     lines = ["a: &a [x, x, x, x, x, x, x, x, x, x]"]

@@ -268,6 +268,7 @@ LEAKS = {
     "other keys": "github.com: {oauth_token: s3cret}\nother: s3cret\n",
     "twice": "s3cret: 1\ns3cret: 2\n",
     "alias": "a: *s3cret\n",
+    "cycle": "a: &s3cret [*s3cret]\n",
     "tag": "a: !s3cret {b: 1}\n",
     "quoted": "a: 's3cret\n",
     "list": "- s3cret\n",
