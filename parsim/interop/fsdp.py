@@ -99,6 +99,10 @@ def _words(switch: Key | None) -> list[str]:
 
 
 def _read_strategy(draft: ImportDraft, source: Source, switch: Key | None) -> None:
+    version = source.of("parallel.data.fsdp_version")
+    if version is not None and str(version.value) == "2":
+        _read_fully_shard(draft, source, version, switch)
+        return
     row, path = source.table.rows["parallel.data.strategy"], "parallel.data.reshard_after_forward"
     key, reshard = source.of("parallel.data.strategy"), source.of(path)
     words = [word.upper() for word in _words(switch) if row.ours(word.upper()) is not None]
@@ -113,8 +117,13 @@ def _read_strategy(draft: ImportDraft, source: Source, switch: Key | None) -> No
     strategy, _, keeps = str(meant).partition(" ")
     note = "" if key is not None or words or switch is not None else "FULL_SHARD if not given"
     draft.write("parallel.data.strategy", strategy, key, switch, note=note)
-    first = (version := source.of("parallel.data.fsdp_version")) is not None and str(version.value) == "1"
-    if first and key is not None and reshard is not None and row.ours(str(reshard.value).upper()) is None:
+    if (
+        version is not None
+        and str(version.value) == "1"
+        and key is not None
+        and reshard is not None
+        and row.ours(str(reshard.value).upper()) is None
+    ):
         draft.harmless(reshard, f"FSDP 1 goes by {key.written}")
         reshard = None
     if reshard is not None and strategy != "ddp":
@@ -128,6 +137,25 @@ def _read_strategy(draft: ImportDraft, source: Source, switch: Key | None) -> No
         draft.harmless(reshard, "nothing is sharded")
     elif keeps == "kept":
         draft.write(path, False, key or switch)
+
+
+def _read_fully_shard(draft: ImportDraft, source: Source, version: Key, switch: Key | None) -> None:
+    """FSDP 2, where everything is sharded, over all replicas unless there is a mesh, and parameters are kept or not after the forward.
+
+    It does not read FSDP 1's strategies (huggingface/accelerate, utils/dataclasses.py), of which the Trainer translates ``shard_grad_op``.
+    """
+    path = "parallel.data.reshard_after_forward"
+    former, reshard = source.of("parallel.data.strategy"), source.of(path)
+    draft.write("parallel.data.strategy", "fsdp", version, switch)
+    if former is not None:
+        draft.harmless(former, "read by FSDP 1 only")
+        draft.remark(f"FSDP 2 goes by fsdp_reshard_after_forward (true if not given), not by {former.written}", path)
+    if reshard is not None and source.table.rows["parallel.data.strategy"].ours(str(reshard.value).upper()) is not None:
+        draft.errors.append(reshard.finding(f"FSDP 2 has no {reshard.value} here", "true or false"))
+    elif reshard is not None:
+        draft.write(path, draft.flag(reshard, default=True), reshard)
+    elif "shard_grad_op" in (word.lower() for word in _words(switch)):
+        draft.write(path, False, switch)
 
 
 def _read_units(draft: ImportDraft, source: Source, switch: Key | None) -> None:

@@ -708,6 +708,10 @@ FIRST_FSDP = "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 1\n"
             "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n  fsdp_reshard_after_forward: false\n",
             {"parallel.data.reshard_after_forward": False},
         ),
+        (  # read by FSDP 1 only
+            "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n  fsdp_sharding_strategy: NO_SHARD\n",
+            {"parallel.data.strategy": "fsdp", "parallel.data.fsdp_version": 2},
+        ),
         (
             f"{FIRST_FSDP}  fsdp_sharding_strategy: SHARD_GRAD_OP\n  fsdp_reshard_after_forward: true\n",
             {"parallel.data.strategy": "fsdp", "parallel.data.reshard_after_forward": False},
@@ -794,6 +798,10 @@ def test_a_batch_of_deepspeed_that_no_ranks_divide_is_refused() -> None:
         (f"{MEGATRON_FILE}mixed_precision: fp8\n", "mixed_precision fp8 with Megatron-LM"),
         (f"{MEGATRON_FILE}  megatron_lm_optimizer_cpu_offload: true\n", "megatron_lm_optimizer_cpu_offload  not supported yet"),
         (
+            "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n  fsdp_reshard_after_forward: FULL_SHARD\n",
+            "fsdp_reshard_after_forward  FSDP 2 has no FULL_SHARD here; true or false",
+        ),
+        (
             "distributed_type: MULTI_GPU\nnum_processes: 8\nparallelism_config:\n  parallelism_config_dp_shard_size: 8\n",
             "parallelism_config_dp_shard_size  not supported yet: shards without FSDP",
         ),
@@ -827,6 +835,10 @@ def trainer(**keys: Any) -> dict[str, Any]:
         ({"optim": "adafactor"}, {"training.optimizer.name": "adafactor"}),
         ({"fsdp": "hybrid_shard auto_wrap"}, {"parallel.data.strategy": "hsdp"}),
         ({"fsdp": ["shard_grad_op", "auto_wrap"]}, {"parallel.data.strategy": "fsdp", "parallel.data.reshard_after_forward": False}),
+        (
+            {"fsdp": "shard_grad_op auto_wrap", "fsdp_config": {"version": 2}},
+            {"parallel.data.fsdp_version": 2, "parallel.data.reshard_after_forward": False},
+        ),
         ({"fsdp": "full_shard offload"}, {"training.offload.parameters": "cpu", "parallel.data.unit": "model"}),
         (
             {
