@@ -24,8 +24,6 @@ from typing import NamedTuple
 from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.flows import CollectiveCost, Transfer
 
-REDUCING = ("all_reduce", "reduce_scatter", "reduce")
-
 
 class Load(NamedTuple):
     """What one collective takes from a device while it moves data, or a memory-bound kernel on a stream of its own."""

@@ -17,7 +17,6 @@ from parsim.validation.score import FIGURES, Errors, cells, errors, percent, sig
 
 FEW = 5
 """sources with fewer scored rows count as one source together"""
-POOLED = "small sources"
 _KEYS = {
     "rows": "rows", "mean_abs_error": "mean", "median_abs_error": "median", "p90_abs_error": "p90", "worst_abs_error": "worst",
     "bias": "bias",
