@@ -56,6 +56,10 @@ class Alternative:
         """`slowdown` as a number to sort by."""
         return self.slowdown or 1.0
 
+    def changes(self, *beginnings: str) -> bool:
+        """Whether it sets a key that begins so."""
+        return any(override.startswith(beginnings) for override in self.overrides)
+
 
 @dataclass(frozen=True)
 class Maximum:

@@ -17,7 +17,7 @@ SCHEMA = "# yaml-language-server: $schema=parsim.schema.json"
 """what an editor with the YAML extension reads"""
 AUTO = "auto"
 STRATEGIES: Mapping[str, str] = {
-    AUTO: "the first of zero1 and zero3 that fits; else the smallest change that does",
+    AUTO: "the first of zero1 and zero3 that fits; else the fastest change that does, another optimizer or types last",
     "ddp": "everything on every GPU",
     "zero1": "the optimizer's states sharded",
     "zero2": "and the gradients",
@@ -42,6 +42,8 @@ _COMMENTS = {
     "parallel.pipeline": "stages of layers",
     "parallel.data.strategy": "ddp, zero1, zero2, zero3 or fsdp",
 }
+_LAST = ("training.optimizer", "training.precision", "training.sequence_length", "training.micro_batch", "training.offload")
+"""changes that come after all others: another optimizer, other types, samples or batches, states in the host's memory"""
 _COLUMN = 36
 
 
@@ -75,14 +77,14 @@ def new_scenario(question: Question, strategy: str = AUTO) -> New:
         tried.append(answer)
         if answer.fits:
             return New(_text(answer), answer, "")
-    for alternative in find_alternatives(tried[-1], []):
-        own = not any(key.startswith(("cluster.", "training.finetune")) for key in alternative.overrides)
-        kept = strategy == AUTO or not any(key.startswith("parallel.data.strategy") for key in alternative.overrides)
-        if own and kept:
-            tree = _changed(tried[-1].tree, alternative.overrides)
-            answer = _of_tree(question, tree)
-            return New(_text(answer), answer, alternative.change)
-    return New(_text(tried[-1]), tried[-1], "")
+    alternatives = [one for one in find_alternatives(tried[-1], []) if not one.changes("cluster.", "training.finetune")]
+    if strategy != AUTO:
+        alternatives = [one for one in alternatives if not one.changes("parallel.data.strategy")]
+    if not alternatives:
+        return New(_text(tried[-1]), tried[-1], "")
+    best = min(alternatives, key=lambda one: one.changes(*_LAST))
+    answer = _of_tree(question, _changed(tried[-1].tree, best.overrides))
+    return New(_text(answer), answer, best.change)
 
 
 def _questions(question: Question, strategy: str) -> Sequence[Question]:

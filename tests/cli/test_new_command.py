@@ -24,6 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--model", "gpt2", "--on", "1x rtx-4090"], ""),
         (["--model", "gpt2", "--on", "dgx-a100-80gb", "--gpus", "4", "--strategy", "fsdp"], ""),
         (["--model", "llama-7b", "--on", "1x rtx-4090"], "host memory"),
+        (["--model", "llama-3-8b", "--on", "dgx-a100-80gb"], "tensor parallelism"),  # 8-bit Adam, which is faster, is another training
     ],
 )
 def test_it_fits(words: list[str], change: str, capsys: pytest.CaptureFixture[str]) -> None:
