@@ -108,6 +108,8 @@ def _refuse_cycles(text: str, name: str) -> None:
     for event in YAML(typ="rt").parse(text):
         if isinstance(event, CollectionStartEvent):
             opened.append(event.anchor)
+            if len(opened) > DEPTH_LIMIT:  # which is refused as soon as it is read
+                return
         elif isinstance(event, CollectionEndEvent):
             opened.pop()
         elif isinstance(event, AliasEvent) and event.anchor in opened:
