@@ -117,13 +117,7 @@ def _read_strategy(draft: ImportDraft, source: Source, switch: Key | None) -> No
     strategy, _, keeps = str(meant).partition(" ")
     note = "" if key is not None or words or switch is not None else "FULL_SHARD if not given"
     draft.write("parallel.data.strategy", strategy, key, switch, note=note)
-    if (
-        version is not None
-        and str(version.value) == "1"
-        and key is not None
-        and reshard is not None
-        and row.ours(str(reshard.value).upper()) is None
-    ):
+    if version is not None and key is not None and reshard is not None and row.ours(str(reshard.value).upper()) is None:
         draft.harmless(reshard, f"FSDP 1 goes by {key.written}")
         reshard = None
     if reshard is not None and strategy != "ddp":
