@@ -7,6 +7,7 @@ Exit codes: 0 ok, 1 internal error, 2 bad usage or invalid scenario, 3 simulated
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import traceback
@@ -51,6 +52,9 @@ if TYPE_CHECKING:
 _COMPLETION = "_PARSIM_COMPLETE"
 """set by the shell that asks for completions"""
 _INTERRUPTED = 130
+_YOUNG_OBJECTS = 100_000
+"""created before the garbage collector looks at them. Nearly all that a command imports and reads stays: looking for garbage among it
+every 700 objects, Python's default, takes up to a tenth of a short command."""
 OUT = Path("parsim-out")
 """where `run` writes, one directory per scenario"""
 
@@ -341,6 +345,7 @@ def _listed(command: CommandInfo) -> CommandInfo:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code."""
+    gc.set_threshold(_YOUNG_OBJECTS)
     open_streams()
     sys.exit(execute(sys.argv[1:] if arguments is None else arguments))
 
