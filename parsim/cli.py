@@ -105,10 +105,11 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Simulate one training step and report what it takes."""
-    from parsim.run import simulate
-
     overrides = [*(overrides or ()), *([] if runs is None else [f"variability.runs={runs}"])]
     scenario = _load(file, overrides, override, trust_code=trust_code)
+
+    from parsim.run import simulate  # after the file: what is wrong with it need not wait for the simulator
+
     options = {"--until": until, "--slow-gpu": None if slow_gpu is None else f"{slow_gpu:g}"}
     command = _command(file, overrides, override, options, trust_code=bool(scenario.trusted_code))
     if (searched := scenario.settings.parallel.search) != "none":

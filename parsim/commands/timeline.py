@@ -48,10 +48,12 @@ def timeline(
 ) -> None:
     """Draw the step: who computes, communicates and waits when, and the memory beneath."""
     kind, path = _checked(figure, out, file, width, ranks, stages=stages)
-    from parsim.run import simulate
     from parsim.scenario import load
 
     scenario = load(file, *(overrides or ()), named=list(override or ()), trust_code=trust_code)
+
+    from parsim.run import simulate  # after the file: what is wrong with it need not wait for the simulator
+
     with busy("Simulating one step", quiet=quiet):
         report = simulate(scenario, unfolded=unfolded)
     from dataclasses import replace

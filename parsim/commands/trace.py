@@ -56,12 +56,14 @@ def trace(
 ) -> None:
     """Write the simulated step for Perfetto and other readers of PyTorch's traces, alone or beside recorded ones."""
     from parsim.report.write import inside
-    from parsim.run import simulate
     from parsim.scenario import load
 
     wanted = _options(ranks, rank, save, per_rank=per_rank, recorded=recorded, memory_snapshot=memory_snapshot)
     others = [_recorded(str(path)) for path in recorded or ()]
     scenario = load(file, *(overrides or ()), named=list(override or ()), trust_code=trust_code)
+
+    from parsim.run import simulate  # after the file: what is wrong with it need not wait for the simulator
+
     with scenario.placing(), busy("Simulating one step", quiet=quiet):
         report = simulate(scenario, unfolded=unfolded)
     documents: dict[str, Any] = {"parsim": 1}
