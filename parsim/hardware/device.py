@@ -126,6 +126,8 @@ class Device:
     aliases: tuple[str, ...] = ()
     compute_capability: float = 0.0
     """CUDA compute capability, e.g. 8.0; 0 = not an NVIDIA GPU, or unknown"""
+    architecture: str = ""
+    """volta, hopper, cdna3 ...: that of the file, else of its compute capability (`ARCHITECTURES`); empty: unknown"""
     assumptions: tuple[str, ...] = ()
     """dotted keys whose values are guesses"""
     sustained: float = 1.0
@@ -193,6 +195,7 @@ def device_from_tree(tree: Mapping[str, Any], where: str = "device") -> Device:
     derate = compute.number("clock_derate", 1.0, 0.1, 1.0)
     peak = _peaks(compute)
     written = compute.number("compute_capability", 0.0, 0.0, 99.0)
+    architecture = compute.text("architecture", "")
     compute.close()
     gemm = _gemm(top.child("gemm"))
     attention = {key: _attention(key, child, top) for key, child in top.children("attention").items()}
@@ -225,15 +228,26 @@ def device_from_tree(tree: Mapping[str, Any], where: str = "device") -> Device:
     top.close()
     top.stop()
     _warn_sparse(where, peak)
+    capability = written if compute.has("compute_capability") else _capability(vendor, nvlink, peak)
     return Device(
         name=name, memory=size, visible_memory=visible, bandwidth=bandwidth, l2=l2, memory_efficiency=memory_efficiency,
         l2_gain=l2_gain, half_size=half_size, sms=sms, clock_derate=derate, peak=peak, gemm=gemm,
         attention=attention, kernel_latency=latency, tdp=tdp, idle_power=idle, features=frozenset(features),
         interconnect=interconnect, nvlink=nvlink, nvlinks=nvlinks, pcie=pcie, aliases=aliases,
-        compute_capability=written if compute.has("compute_capability") else _capability(vendor, nvlink, peak),
+        compute_capability=capability, architecture=architecture or _architecture(capability),
         assumptions=tuple(map(str, assumptions)), issue=issue, issue_source=issue_source, measured=measured,
         most_gpus=most, sold_in=sold_in,
     )  # fmt: skip
+
+
+ARCHITECTURES = {
+    "volta": (7.0, 7.5), "turing": (7.5, 8.0), "ampere": (8.0, 8.9), "ada": (8.9, 9.0), "hopper": (9.0, 10.0), "blackwell": (10.0, 13.0),
+}  # fmt: skip
+"""name -> compute capability from, to"""
+
+
+def _architecture(capability: float) -> str:
+    return next((name for name, (low, high) in ARCHITECTURES.items() if low <= capability < high), "")
 
 
 _NVLINK_CAPABILITY = {"nvlink1": 6.0, "nvlink2": 7.0, "nvlink3": 8.0, "nvlink3-rtx": 8.6, "nvlink4": 9.0, "nvlink5": 10.0}

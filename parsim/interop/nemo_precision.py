@@ -7,6 +7,7 @@ from typing import Any
 
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Key, Source, key_table
+from parsim.parallel.training import KEPT
 
 RECIPES: Mapping[str, Mapping[str, Any]] = {
     "mixed": {},
@@ -49,7 +50,7 @@ def write_precision(draft: ImportDraft, source: Source, keys: list[Key]) -> None
             draft.write("training.precision", f"amp-{word}", plain, half, note=note)
         for name in ("fp8_format", "fp8_e4m3", "fp8_hybrid"):
             if (narrow := source.get(name)) is not None and narrow.value not in (False, "False", None):
-                draft.write("training.precision", "fp8", plain, narrow)
+                _eight_bits(draft, source, plain, narrow)
     elif draft.value("training.precision") == "fp32" and not any(name in source for name in ("bf16", "fp16")):
         draft.write(
             "training.precision", draft.given.precision or "bf16-fp32grad", note="--precision" if draft.given.precision else BF16_MIXED
@@ -60,6 +61,19 @@ def write_precision(draft: ImportDraft, source: Source, keys: list[Key]) -> None
             twin = next((other for other in source.keys if (other.written, other.line) == (key.written, key.line)), key)
             if not draft.settled(twin):
                 draft.harmless(twin, "the same")
+
+
+def _eight_bits(draft: ImportDraft, source: Source, *used: Key) -> None:
+    """fp8 of NeMo 1: products, attention (fp8_dot_product_attention), and frozen weights beside adapters (fp8_params)."""
+    attention, stored = source.get("fp8_dot_product_attention"), source.get("fp8_params")
+    value: dict[str, Any] = {"preset": "fp8"}
+    said: list[Key | None] = [*used]
+    if draft.flag(attention):
+        value["keep"] = [part for part in KEPT if part != "attention"]
+        said.append(attention)
+    if draft.flag(stored) and draft.value("training.finetune.method") == "lora":
+        draft.write("training.finetune.base", "fp8", stored)
+    draft.write("training.precision", value if len(value) > 1 else "fp8", *said)
 
 
 def _mixed(draft: ImportDraft, key: Key, source: Source) -> None:

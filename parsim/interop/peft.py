@@ -9,6 +9,7 @@ from parsim.interop.export_draft import ExportDraft
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import sizes
 from parsim.interop.keys import Key, Source
+from parsim.model.adapters import AS_READ
 from parsim.scenario.finetune import FinetuneSection
 
 EMBEDDINGS = ("embed_tokens", "lm_head", "wte")
@@ -238,6 +239,8 @@ def finetuning(draft: ExportDraft) -> None:
         calls = [_adapters(section)]
         if recipe.base == EIGHT_BITS:
             calls.insert(0, "BitsAndBytesConfig(load_in_8bit=True)")
+        elif recipe.base in AS_READ:
+            draft.lacks(f"{PATH}.base", "PEFT has frozen weights in 16 or 32 bits, or in bitsandbytes' forms")
         elif recipe.quantised:
             calls.insert(0, _quantised(section, recipe.base))
         elif recipe.base == "bf16":

@@ -33,7 +33,8 @@ PRODUCTS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\bRTX[- ]?4090\b(?! ?D)", "rtx-4090-24gb"), (r"\bRTX[- ]?3090 ?Ti\b", "rtx-3090-ti-24gb"),
         (r"\bRTX[- ]?3090\b(?! ?Ti)", "rtx-3090-24gb"), (r"\bRTX[- ]?3080\b(?! ?Ti)", "rtx-3080-10gb"),
         (r"\bRTX[- ]?2080 ?Ti\b", "rtx-2080-ti-11gb"), (r"\bTITAN RTX\b", "titan-rtx-24gb"),
-        (r"\bMI300X\b", "mi300x-192gb"), (r"\bMI325X\b", "mi325x-256gb"), (r"\bMI355X\b", "mi355x-288gb"),
+        (r"\bMI300X\b", "mi300x-192gb"), (r"\bMI325X\b", "mi325x-256gb"), (r"\bMI350X\b", "mi350x-288gb"),
+        (r"\bMI355X\b", "mi355x-288gb"),
     )
 )  # fmt: skip
 """driver's product name -> device of the catalogue"""

@@ -27,6 +27,9 @@ Forward, bitsandbytes casts the input to fp16, looks for columns with values bey
 multiplies in int8 into 32-bit integers and scales those back to 16 bits; backward it writes the weight out in 16 bits and multiplies by
 that (bitsandbytes/autograd/_functions.py, MatMul8bitLt; backends/cuda/ops.py, int8_vectorwise_quant and int8_mm_dequant). The columns
 that it finds depend on the data, are few, and their product in 16 bits is left out, like the host's wait for their number.
+
+Frozen weights as products in fp8 or nvfp4 read them (``AS_READ``: Transformer Engine's fp8_model_init, NeMo's fp8_params): they were
+quantised when they were loaded, no step casts them, and nothing else is kept of them.
 """
 
 from __future__ import annotations
@@ -63,7 +66,7 @@ class FrozenLinear(Linear):
 
     trainable: bool = False
     storage: str = ""
-    """nf4 | nf4-dq | int8 | '' (the precision's)"""
+    """nf4 | nf4-dq | int8 | fp8 | nvfp4 | '' (the precision's)"""
     adapters: tuple[Adapter, ...] = ()
 
     def parameters(self) -> tuple[Parameter, ...]:
@@ -85,7 +88,7 @@ class FrozenLinear(Linear):
         work = kept(at, Linear.training_work(self, at), (*self.inputs, self.output))
         if self.storage == INT8:
             work = self._eight_bits(work, at)
-        elif self.storage:
+        elif self.storage in FORMATS:
             work = self._dequantised(work, at)
         for adapter in self.adapters:
             work = self._adapted(work, adapter, at)
@@ -219,6 +222,8 @@ BLOCK = 64
 SCALE_BLOCK = 256
 """scales per scale of scales"""
 FORMATS = ("nf4", "nf4-dq", INT8)
+AS_READ = ("fp8", "nvfp4")
+"""frozen weights in the form in which low-precision products read them"""
 DEQUANTISATION_TRAFFIC = 3.0
 """bitsandbytes' dequantisation takes about 3 times as long as its bytes at the streaming rate: Lightning-AI/litgpt,
 tutorials/resource-tables.md, LoRA of Llama 2 on an A100 40 GB, bf16 against nf4, per 1000 iterations of forward and backward:

@@ -207,7 +207,10 @@ class AttentionCore(Layer):
             saves += [Save(f"{self.name}.dropped", e * scores), Save(f"{self.name}.mask", scores)]
         elif upcast:
             saves += [Save(f"{self.name}.cast", e * scores)]
-        forward, backward = 2 * e, 3 * e  # the softmax
+        megatron = at.fused and not at.compiled
+        # the softmax; Megatron-LM's causal kernel loads what is not masked and stores whole rows, zeros included
+        # (NVIDIA/Megatron-LM v2.3, megatron/fused_kernels/scaled_upper_triang_masked_softmax.h)
+        forward, backward = (1.5 * e, 2.0 * e) if megatron and self.causal else (2.0 * e, 3.0 * e)
         launches = [1, 1]
         if not at.fused:  # scale and mask are kernels of their own
             forward, backward, launches = forward + 4 * e, backward + 2 * e, [3, 2]
@@ -222,7 +225,8 @@ class AttentionCore(Layer):
         peak = max(saved + e, capped + softmax_element + 2 * e + drop, capped + 3 * softmax_element - (e if upcast else 0))
         return Work(
             (
-                Memory(2 * qkv + 2 * context + (2 * context if at.fused else 0), launches=4),
+                # Megatron-LM multiplies views of the fused tensor; only the context is copied, back into the order of the tokens
+                Memory(2 * context) if megatron else Memory(2 * qkv + (4 if at.fused else 2) * context, launches=4),
                 gemm(s, d),
                 Memory(forward * scores, launches=launches[0]),
                 gemm(dv, s),

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 
 from parsim.errors import Finding, ModelError
 from parsim.model.adapted_experts import expert_targets, frozen_experts, frozen_router
-from parsim.model.adapters import ALL_LINEAR, FORMATS, INT8, Adapter, FrozenLinear, known_names, matching, targets_of
+from parsim.model.adapters import ALL_LINEAR, AS_READ, FORMATS, INT8, Adapter, FrozenLinear, known_names, matching, targets_of
 from parsim.model.inserted import PromptEncoder, VirtualTokens, bottlenecks, infused, prompted
 from parsim.model.linear import Embedding, Linear
 from parsim.model.mixture import GroupedLinear, Router
@@ -57,7 +57,7 @@ class Finetune:
     """the adapters' inputs are dropped"""
     train_embeddings: bool = False
     """the word table and the language-model head are trained too"""
-    base: Literal["", "bf16", "nf4", "nf4-dq", "int8"] = ""
+    base: Literal["", "bf16", "nf4", "nf4-dq", "int8", "fp8", "nvfp4"] = ""
     """how frozen linear weights are stored; '' = as the precision says"""
     quantise_head: bool = False
     """the language-model head is quantised too"""
@@ -80,7 +80,7 @@ class Finetune:
     @property
     def quantised(self) -> bool:
         """The frozen linear layers are in four or eight bits."""
-        return self.base in FORMATS
+        return self.base in (*FORMATS, *AS_READ)
 
 
 def finetuned(model: Model, recipe: Finetune) -> Model:
@@ -95,6 +95,9 @@ def finetuned(model: Model, recipe: Finetune) -> Model:
     if recipe.linear_experts and (recipe.base == INT8 or recipe.dora):
         text = f"not supported yet: experts {'in eight bits' if recipe.base == INT8 else 'with DoRA'}"
         raise ModelError(Finding(text, f"{PATH}.experts", "linear", "use four bits or sixteen, without dora; or write experts: fused"))
+    if recipe.base in AS_READ and model.facts.get("experts"):
+        text = f"not supported yet: experts stored in {recipe.base} alone"
+        raise ModelError(Finding(text, f"{PATH}.base", recipe.base, "use bf16"))
     change = _insert if recipe.inserted else _freeze if recipe.method == "freeze" else _adapt
     blocks = _tied(model, change(model, recipe))
     counts = {

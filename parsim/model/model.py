@@ -40,7 +40,7 @@ class Parameter:
     element: int = 0
     """bytes per element where the precision does not decide (buffers); 0 = the precision's"""
     storage: str = ""
-    """nf4 | nf4-dq | int8: frozen and quantised (`parsim.model.adapters`); '' = the precision's bytes"""
+    """nf4 | nf4-dq | int8 | fp8 | nvfp4: frozen and quantised (`parsim.model.adapters`); '' = the precision's bytes"""
     partial: bool = False
     """replicated over tensor ranks, each of which computes a part of the gradient (an adapter's half): summed at the step"""
 

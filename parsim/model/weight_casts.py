@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from parsim.kernel import Kernel
+from parsim.model.adapters import AS_READ, FrozenLinear
 from parsim.model.linear import Linear
 from parsim.model.mixture import GroupedLinear
 from parsim.model.model import Block, Operator
@@ -22,6 +23,8 @@ def _matrices(operator: Operator, at: Workload) -> tuple[int, ...]:
     """Elements of the matrices that an operator multiplies by, on one rank."""
     if isinstance(operator, GroupedLinear):
         return tuple(p.rank_count(at) for p in operator.parameters() if p.expert and len(p.shape) == 3)
+    if isinstance(operator, FrozenLinear) and operator.storage in AS_READ:  # quantised when it was loaded
+        return ()
     if isinstance(operator, Linear):
         return tuple(p.local_count(at.tensor) for p in Linear.parameters(operator) if len(p.shape) == 2)
     return ()

@@ -138,8 +138,10 @@ class Workload:
         return replace(self, batch=self.batch * block.samples, sequence=block.tokens)
 
     def product_type(self, part: str) -> str:
-        """Type of the matrix products of a part that has a choice under fp8: router or attention."""
-        return "bf16" if self.narrow and part in self.kept else self.dtype
+        """Type of the matrix products of a part that has a choice under fp8: router or attention (beside fp4 products in fp8)."""
+        if self.narrow and part in self.kept:
+            return "bf16"
+        return "fp8" if part == "attention" and self.dtype == "fp4" else self.dtype
 
     @property
     def norm_reads_twice(self) -> bool:

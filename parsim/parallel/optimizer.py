@@ -16,7 +16,7 @@ from math import prod
 
 from parsim.errors import Finding, PlanError
 from parsim.kernel import AdamStep, Memory
-from parsim.model.adapters import stored_bytes
+from parsim.model.adapters import AS_READ, stored_bytes
 from parsim.parallel.hooks import Weight
 from parsim.parallel.training import Optimizer, Precision, Training
 
@@ -192,6 +192,8 @@ def step_temporary(optimizer: Optimizer, precision: Precision, count: int, large
 def weight_bytes(weight: Weight, training: Training) -> int:
     """Bytes of one weight or buffer in memory [B]."""
     parameter = weight.parameter
+    if parameter.storage in AS_READ:
+        return round(training.precision.weight_copies * weight.count)
     if parameter.storage:
         rows = parameter.shape[0] if parameter.split == 1 else -(-weight.count // parameter.shape[-1])
         return stored_bytes(weight.count, parameter.storage, rows)

@@ -18,7 +18,6 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from parsim.model.parameter_counts import parameter_count
-from parsim.scenario.effects import ARCHITECTURES
 from parsim.scenario.files import home, read_text
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ class Features:
     gpu: str
     """name of the device"""
     architecture: str
-    """key of `ARCHITECTURES`; empty: none of them"""
+    """`Device.architecture`"""
     stack: str
     """software profile"""
     precision: str
@@ -89,11 +88,6 @@ class Band:
     high: float
 
 
-def architecture(capability: float) -> str:
-    """The name of a GPU's architecture by its compute capability; empty for others."""
-    return next((name for name, (low, high) in ARCHITECTURES.items() if low <= capability < high), "")
-
-
 def features(built: Built) -> Features:
     """Those of a scenario."""
     split = built.parallelism
@@ -109,7 +103,7 @@ def features(built: Built) -> Features:
     device = built.cluster.device(built.gpus[0])
     name = " + ".join(kind.name for kind in built.kinds) if built.effects_of_kinds else device.name  # no published run has such a mix
     parameters = float(max(1, parameter_count(built.model)))
-    names = (name, architecture(device.compute_capability), built.runtime.profile, built.training.precision.matmul, strategy)
+    names = (name, device.architecture, built.runtime.profile, built.training.precision.matmul, strategy)
     return Features(*names, built.used_gpus, parameters)
 
 

@@ -24,12 +24,6 @@ if TYPE_CHECKING:
 QUANTITIES = ("compute", "memory", "launch", "boundary")
 """what an effect changes: the rate of matrix products (and, in part, of attention: `Device.pace`), the rate of memory-bound kernels, the
 host's time per kernel (all as factors), the time of the optimizer step per 1e9 local parameters [s]"""
-ARCHITECTURES = {
-    "volta": (7.0, 7.5), "turing": (7.5, 8.0), "ampere": (8.0, 8.9), "ada": (8.9, 9.0), "hopper": (9.0, 10.0), "blackwell": (10.0, 13.0),
-}  # fmt: skip
-"""name -> compute capability from, to"""
-
-
 _NOTABLE = 1e-3
 """an effect that is closer to its start is nothing that a report has to list"""
 
@@ -50,7 +44,7 @@ class Effect:
     value: float
     """what published training steps give it"""
     architectures: tuple[str, ...] = ()
-    """keys of `ARCHITECTURES`; empty: all"""
+    """of GPUs (`Device.architecture`); empty: all"""
     profiles: tuple[str, ...] = ()
     """software profiles; empty: all"""
     strategies: tuple[str, ...] = ()
@@ -58,9 +52,8 @@ class Effect:
 
     def applies(self, device: Device, profile: str, strategy: str) -> bool:
         """Whether it concerns a job."""
-        bounds = [ARCHITECTURES[name] for name in self.architectures]
         return (
-            (not bounds or any(low <= device.compute_capability < high for low, high in bounds))
+            (not self.architectures or device.architecture in self.architectures)
             and (not self.profiles or profile in self.profiles)
             and (not self.strategies or strategy in self.strategies)
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, cast
 
 from parsim.errors import Finding, PlanError
-from parsim.model.adapters import ALL_LINEAR, INT8
+from parsim.model.adapters import ALL_LINEAR, AS_READ, INT8
 from parsim.model.finetune import BACKBONE, Finetune, Spread
 from parsim.model.model import Model
 from parsim.parallel.chunk_strategy import SHARDED
@@ -88,12 +88,13 @@ class FinetuneSection(Section):
     base: Annotated[
         str,
         Choice(
-            ("auto", "bf16", "nf4", "nf4-dq", "int8"),
-            {"int4": "write nf4", "4bit": "write nf4", "fp4": "write nf4", "8bit": "write int8"},
+            ("auto", "bf16", "nf4", "nf4-dq", "int8", "fp8", "nvfp4"),
+            {"int4": "write nf4", "4bit": "write nf4", "fp4": "write nf4 (or nvfp4, beside its products)", "8bit": "write int8"},
         ),
     ] = "auto"
-    """how frozen weights are stored: bf16 | nf4 (4.5 bit) | nf4-dq (double quantisation, 4.127 bit) | int8 (LLM.int8(), method lora), the
-    last three linear layers only; auto = nf4-dq for qlora, two bytes beside half-precision matrix products otherwise"""
+    """how frozen weights are stored: bf16 | nf4 (4.5 bit) | nf4-dq (double quantisation, 4.127 bit) | int8 (LLM.int8(), method lora) |
+    fp8 or nvfp4 (method lora: as products of that type read them, quantised when they were loaded); all but bf16 for linear layers only;
+    auto = nf4-dq for qlora, two bytes beside half-precision matrix products otherwise"""
     experts: Annotated[str, Choice(("fused", "linear"), {"modules": "write linear"})] = "fused"
     """lora and qlora: fused (three-dimensional parameters, in 16 or 32 bits and without adapters) | linear (layers of their own, quantised
     and adapted like others, as in transformers before version 5)"""
@@ -110,7 +111,7 @@ class FinetuneSection(Section):
 
 def finetune_recipe(section: FinetuneSection, precision: Precision, strategy: str) -> Finetune:
     """The recipe that `section` means. Raises `PlanError` with every key that contradicts the method or the strategy."""
-    findings = [*_contradictions(section, strategy), *_eight_bits(section, precision, strategy)]
+    findings = [*_contradictions(section, strategy), *_eight_bits(section, precision, strategy), *_as_read(section, precision)]
     if findings:
         raise PlanError(findings)
     base = section.base
@@ -132,7 +133,7 @@ def finetune_recipe(section: FinetuneSection, precision: Precision, strategy: st
         dropout=section.dropout > 0,
         tower=section.tower,
         train_embeddings=section.train_embeddings,
-        base=cast("Literal['', 'bf16', 'nf4', 'nf4-dq', 'int8']", base),
+        base=cast("Literal['', 'bf16', 'nf4', 'nf4-dq', 'int8', 'fp8', 'nvfp4']", base),
         quantise_head=section.quantise_head,
         freeze=section.freeze,
         base_sharded=section.base_sharded is not False,
@@ -168,14 +169,14 @@ def _contradictions(section: FinetuneSection, strategy: str) -> list[Finding]:
     elif section.freeze != default.freeze:
         text = f"method {method} freezes everything but its adapters"
         findings.append(Finding(text, f"{PATH}.freeze", _plain(section.freeze), "leave it out, or write method: freeze"))
-    if method == "qlora" and base in ("bf16", INT8):
+    if method == "qlora" and base in ("bf16", INT8, *AS_READ):
         findings.append(Finding("qlora has its base in four bits", f"{PATH}.base", base, "write nf4 or nf4-dq, or method: lora"))
     if section.prompt_encoder == "mlp" and section.encoder_layers < 2:
         text = "an mlp of one layer has no hidden width: NeMo refuses it"
         findings.append(Finding(text, f"{PATH}.encoder_layers", section.encoder_layers, "write 2 or more"))
-    if section.dora and base == INT8:
-        findings.append(Finding("not supported yet: DoRA beside weights in int8", f"{PATH}.base", INT8, "use bf16, or method: qlora"))
-    if (method != "qlora" and base.startswith("nf4")) or (method not in ("lora", "qlora") and base == INT8):
+    if section.dora and base in (INT8, *AS_READ):
+        findings.append(Finding(f"not supported yet: DoRA beside weights in {base}", f"{PATH}.base", base, "use bf16, or method: qlora"))
+    if (method != "qlora" and base.startswith("nf4")) or (method not in ("lora", "qlora") and base in (INT8, *AS_READ)):
         findings.append(
             Finding(
                 f"method {method} keeps its base in {'8, 16' if method == 'lora' else '16'} or 32 bits",
@@ -211,6 +212,24 @@ def _eight_bits(section: FinetuneSection, precision: Precision, strategy: str) -
     return findings
 
 
+def _as_read(section: FinetuneSection, precision: Precision) -> list[Finding]:
+    """Weights as fp8 or nvfp4 products read them need such products, by the library that keeps what it has quantised."""
+    base, casts = section.base, precision.quantisation
+    if base not in AS_READ or section.method != "lora":
+        return []
+    path = f"{PATH}.base"
+    if casts is None or base != ("nvfp4" if casts.recipe == "nvfp4" else casts.products):
+        made = precision.matmul if casts is None else casts.recipe
+        text = f"products are in {made}, which do not read weights in {base}"
+        return [Finding(text, path, base, "use bf16, or another training.precision")]
+    if not casts.caches_weights:
+        text = f"not supported yet: weights stored in {base} alone with torchao's casts, or sharded"
+        return [Finding(text, path, base, "use bf16, or strategy ddp, zero1 or zero2 with Transformer Engine's recipes")]
+    if any(precision.keep_layers):
+        return [Finding(f"not supported yet: weights in {base} beside layers that stay in bf16", path, base, "leave keep_layers out")]
+    return []
+
+
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
@@ -222,5 +241,5 @@ def sum_suffix(recipe: Finetune | None, precision: Precision) -> str:
     rest = 2 if recipe.base else precision.parameters
     if not recipe.quantised:
         return f" trained, {rest} B frozen"
-    bits = {"nf4": 4.5, "nf4-dq": 4.126953125, "int8": 8.0}[recipe.base]
-    return f" trained, {rest} B frozen ({recipe.base} linear layers {bits / 8:.4f} B)"
+    sizes = {"nf4": 0.5625, "nf4-dq": 4.126953125 / 8, "int8": 1.0}
+    return f" trained, {rest} B frozen ({recipe.base} linear layers {sizes.get(recipe.base, precision.weight_copies):.4f} B)"

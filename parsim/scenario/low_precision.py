@@ -52,11 +52,13 @@ def quantised(
 def _kept_findings(quantisation: Quantisation, precision: Precision) -> list[Finding]:
     """A finding for parts that the recipe does not multiply in its type.
 
-    Transformer Engine quantises no attention with NVFP4 (``common/recipe/__init__.py``: NVFP4BlockScaling, fp8_dpa), and Megatron-LM
-    the output layer with MXFP8 only (megatron/core/transformer/transformer_config.py, fp8_output_proj).
+    Transformer Engine's attention beside NVFP4 products is in fp8 (pytorch/attention/dot_product_attention/dot_product_attention.py,
+    NVTE_DPA_FP8_RECIPE), and Megatron-LM's output layer with MXFP8 only (megatron/core/transformer/transformer_config.py, fp8_output_proj).
     """
-    narrow = [part for part in KEPT if part not in precision.keep]
-    if quantisation.products == "fp8" or not narrow:
+    if quantisation.products == "fp8":
+        return []
+    narrow = [part for part in KEPT if part not in precision.keep and (part != "attention" or quantisation.recipe != "nvfp4")]
+    if not narrow:
         return []
     text = f"no library multiplies {' and '.join(narrow)} in {quantisation.products}"
     return [Finding(text, "training.precision.keep", list(precision.keep), "leave keep out, or use recipe: mxfp8")]

@@ -103,8 +103,12 @@ class Profile:
     """the file, as reports print it"""
 
     def attention_order(self, devices: Sequence[Device]) -> tuple[tuple[str, ...], str]:
-        """Attention kernels in order of preference on `devices`, and the key that says so."""
-        if self.attention_hopper and all(device.compute_capability >= HOPPER for device in devices):
+        """Attention kernels in order of preference on `devices`, and the key that says so.
+
+        On AMD's CDNA Transformer Engine takes its fused kernels (ROCm/TransformerEngine, README.rst: NVTE_FUSED_ATTN), as from Hopper on.
+        """
+        fused = (device.compute_capability >= HOPPER or device.architecture.startswith("cdna") for device in devices)
+        if self.attention_hopper and all(fused):
             return self.attention_hopper, "attention.order_hopper"
         return self.attention, "attention.order"
 

@@ -36,7 +36,7 @@ def test_known_machines():
     # two quads of a cube mesh are joined by 2 + 2 + 1 + 1 links of 22.5
     assert over(machines("dgx-1-v100").machine(0)) == pytest.approx({"nvlink": 6 * 22.5, "pcie": 6})
     # every pair of the mesh: 4 x 4 links between two halves
-    assert over(machines("mi300x-8").machine(0))["nvlink"] == pytest.approx(16 * 48)
+    assert over(machines("mi300x-8").machine(0))["nvlink"] == pytest.approx(16 * 45.5)
     assert over(machines("8x-rtx-4090-pcie").machine(0)) == pytest.approx({"pcie": 16})
     assert machine_bisections(machines("single-a100").machine(0)) == ()
 

@@ -56,6 +56,7 @@ def test_datasheet_figures():
         ("a100-sxm-80gb", 19.5, 312, None, 80, 2000, 400),
         ("a100-pcie-80gb", 19.5, 312, None, 80, 1940, 300),
         ("l40s-48gb", 91.6, 362, 733, 48, 860, 350),
+        ("mi350x-288gb", 144.2, 2300, 4600, 288, 8000, 1000),
         ("mi355x-288gb", 157.3, 2500, 5000, 288, 8000, 1400),
         ("mi300x-192gb", 163.4, 1300, 2610, 192, 5300, 750),
         ("v100-sxm2-32gb", 15.7, 125, None, 32, 900, 300),
@@ -102,7 +103,7 @@ def test_datasheet_table(name, fp32, sixteen_bit, fp8, gibibytes, bandwidth, tdp
         ("h20-sxm-96gb", 900), ("gh200-96gb", 900), ("h100-nvl-94gb", 600),
         ("a30-24gb", 200), ("rtx-2080-ti-11gb", 100),
         ("h200-sxm-141gb", 900), ("b200-sxm-180gb", 1800), ("b300-sxm-288gb", 1800), ("gb300-288gb", 1800),
-        ("mi300x-192gb", 896), ("mi325x-256gb", 896), ("mi355x-288gb", 1071),
+        ("mi300x-192gb", 896), ("mi325x-256gb", 896), ("mi350x-288gb", 1071), ("mi355x-288gb", 1071),
     ],
 )  # fmt: skip
 def test_links_of_a_gpu(name, both_ways):
@@ -119,6 +120,23 @@ def test_cards_that_differ_in_their_links_alone(name, like):
     assert card.nvlinks < same.nvlinks
 
 
+def test_an_mi350x_is_an_mi355x_with_less_power():
+    card, same = device("mi350x-288gb"), device("mi355x-288gb")
+    for key in ("memory", "visible_memory", "bandwidth", "sms", "nvlinks", "nvlink", "attention", "features"):
+        assert getattr(card, key) == getattr(same, key), key
+    for dtype in card.peak:  # 2200 and 2400 MHz
+        assert card.peak[dtype] / same.peak[dtype] == pytest.approx(2200 / 2400, rel=0.01)
+    assert card.tdp < same.tdp
+
+
+@pytest.mark.parametrize("name", ["mi300x-192gb", "mi325x-256gb", "mi350x-288gb", "mi355x-288gb"])
+def test_transformer_engine_has_its_own_attention_on_amd(name):
+    """`cudnn` stands for the kernel that Transformer Engine takes; the FlashAttention package's is slower on ROCm."""
+    kernels = device(name).attention
+    assert kernels["cudnn"].forward > kernels["flash2"].forward > kernels["mem-efficient"].forward
+    assert kernels["cudnn"].backward > kernels["flash2"].backward > kernels["mem-efficient"].backward
+
+
 def test_an_mi325x_is_an_mi300x_with_more_memory_and_power():
     card, same = device("mi325x-256gb"), device("mi300x-192gb")
     assert (card.sms, card.peak, card.nvlinks, card.nvlink) == (same.sms, same.peak, same.nvlinks, same.nvlink)
@@ -126,7 +144,7 @@ def test_an_mi325x_is_an_mi300x_with_more_memory_and_power():
     assert card.tdp > same.tdp
 
 
-@pytest.mark.parametrize("name", ["h20-sxm-96gb", "a800-sxm-80gb", "mi325x-256gb"])
+@pytest.mark.parametrize("name", ["h20-sxm-96gb", "a800-sxm-80gb", "mi325x-256gb", "mi350x-288gb"])
 def test_what_nobody_measured_on_this_card_is_listed(name):
     """A source that calls a number an assumption, or that of another card, has its block among the assumptions."""
     tree = device_tree(name)

@@ -46,10 +46,10 @@ def test_sixteen_chips_in_a_ring():
 
 
 def test_a_mesh_and_a_switch():
-    """Seven wires of 48 GB/s each with an eighth of the buffer; seven eighths of it over a port of 360 GB/s."""
+    """Seven wires of 45.5 GB/s each with an eighth of the buffer; seven eighths of it over a port of 360 GB/s."""
     size, seconds = busiest(shipped("mi300x-8"), 8, COPIES)
     assert size == COPIES / 8
-    assert seconds == pytest.approx(1.2233e-3, rel=1e-4)
+    assert seconds == pytest.approx(1.2906e-3, rel=1e-4)
     size, seconds = busiest(shipped("hgx-h100"), 8, COPIES)
     assert size == 411_041_792
     assert all_to_all_time(8, COPIES, 360e9) == pytest.approx(1.1418e-3, rel=1e-4)

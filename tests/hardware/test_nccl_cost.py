@@ -202,13 +202,14 @@ def cluster_of(name, nodes):
         ("hgx-h200", 8, "all_reduce", 473), ("hgx-h200", 4, "all_reduce", 363), ("hgx-b200", 8, "all_reduce", 838),
         ("hgx-b200", 5, "all_reduce", 678), ("hgx-b200", 6, "all_reduce", 778), ("hgx-h200", 8, "all_gather", 361.4),
         ("hgx-h200", 8, "reduce_scatter", 362.9), ("hgx-h800", 8, "all_reduce", 215), ("hgx-a800", 8, "all_reduce", 160),
-        ("mi355x-8", 8, "all_reduce", 406.8),
+        ("mi355x-8", 8, "all_reduce", 406.8), ("mi350x-8", 8, "all_reduce", 367), ("mi300x-8", 8, "all_reduce", 314.7),
     ],
 )  # fmt: skip
 def test_published_peaks(name, members, kind, expected):
     """V100, A100 at 1 GiB: VIA-Research/vTrain; H200, B200 at 8 to 16 GiB: stas00/ml-engineering network/README.md.
 
-    H800 and what to expect of an A800: github.com/NVIDIA/nccl/issues/1374 and /412; MI355X: rccl-tests (validation/nccl), at 8 and 16 GiB.
+    H800 and what to expect of an A800: github.com/NVIDIA/nccl/issues/1374 and /412; MI355X: rccl-tests (validation/nccl), at 8 and 16 GiB;
+    MI350X: ROCm/system-acceptance-docs docs/network/rdma-benchmarking.md, in place; MI300X: ROCm/rocm-blogs, mi300x-rccl-xgmi.
     """
     size = GIB if "h200" not in name and "b200" not in name else 16 * GIB
     cost = collective_cost(cluster_of(name, 1), tuple(range(members)), kind, size)
@@ -226,7 +227,7 @@ def test_published_peaks_of_several_nodes(name, nodes, size, expected):
     assert busbw(cost, "all_reduce", cluster.gpus, size) == pytest.approx(expected, rel=0.05)
 
 
-@pytest.mark.parametrize("name", ["mi325x-8", "mi355x-8"])
+@pytest.mark.parametrize("name", ["mi300x-8", "mi325x-8", "mi350x-8", "mi355x-8"])
 def test_amd_machines_pass_their_acceptance_test(name):
     """ROCm/system-acceptance-docs docs/gpus: an all-reduce of 8 GiB on eight GPUs reaches at least 304 GB/s."""
     cost = collective_cost(cluster_of(name, 1), tuple(range(8)), "all_reduce", 8 * GIB)

@@ -78,14 +78,14 @@ def test_four_v100_with_two_links_per_pair():
 )
 def test_full_mesh_of_xgmi(gpus, count, measured):
     """A complete directed graph on 4 or 6 vertices does not split into n - 1 Hamiltonian cycles; on 3, 5, 7, 8 it does."""
-    same(ask(machine("mi300x-8"), range(gpus)), count, 48, 0, 48 * count)
+    same(ask(machine("mi300x-8"), range(gpus)), count, 48, 0, 45.5 * count)
     if measured:
-        assert 48 * count == pytest.approx(measured, rel=0.08)
+        assert 45.5 * count == pytest.approx(measured, rel=0.08)
 
 
 def test_full_mesh_of_xgmi_and_network():
     """Nine members, the network among them: 72 directed edges make eight rings, one per NIC."""
-    same(ask(machine("mi300x-8"), range(8), network=True, ports=48 * GB), 8, 48, 2, 384)
+    same(ask(machine("mi300x-8"), range(8), network=True, ports=48 * GB), 8, 48, 2, 364)
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ def test_every_shipped_topology_builds_and_names_its_sources(name):
         ("8x-h20", "hgx-h20"),
         ("8x-a800", "hgx-a800"),
         ("mi325x", "mi325x-8"),
+        ("mi350x", "mi350x-8"),
         ("mi355x", "mi355x-8"),
     ],
 )
@@ -109,8 +110,8 @@ def test_the_network_of_an_instance(name):
     [  # links of a GPU and what arrives over each [GB/s]; NICs and the line rate of each [Gb/s]
         ("hgx-h100", "h100-sxm-80gb", 18, 20.6, 8, 400), ("hgx-h800", "h800-sxm-80gb", 8, 20.6, 8, 400),
         ("hgx-h20", "h20-sxm-96gb", 18, 20.6, 8, 400), ("hgx-a800", "a800-sxm-80gb", 8, 20.0, 8, 200),
-        ("hgx-b300", "b300-sxm-288gb", 18, 40.1, 8, 800), ("mi325x-8", "mi325x-256gb", 7, 48.0, 8, 400),
-        ("mi355x-8", "mi355x-288gb", 7, 57.6, 8, 400),
+        ("hgx-b300", "b300-sxm-288gb", 18, 40.1, 8, 800), ("mi325x-8", "mi325x-256gb", 7, 45.5, 8, 400),
+        ("mi355x-8", "mi355x-288gb", 7, 57.6, 8, 400), ("mi350x-8", "mi350x-288gb", 7, 52.4, 8, 400),
     ],
 )  # fmt: skip
 def test_links_and_network_of_eight_gpus(name, device, links, each, cards, network):
@@ -126,7 +127,7 @@ def test_links_and_network_of_eight_gpus(name, device, links, each, cards, netwo
     assert parse(tree["links"][tree["fabric"]["link"]]["line_rate"], "rate") * 8 / 1e9 == network
 
 
-@pytest.mark.parametrize("name", ["hgx-b300", "hgx-h800", "hgx-h20", "mi325x-8", "mi355x-8"])
+@pytest.mark.parametrize("name", ["hgx-b300", "hgx-h800", "hgx-h20", "mi325x-8", "mi350x-8", "mi355x-8"])
 def test_every_gpu_reaches_its_own_card_at_the_line_rate(name):
     found, tree = survey(name), topology_tree(name)
     rate = parse(tree["links"][tree["fabric"]["link"]]["line_rate"], "rate")

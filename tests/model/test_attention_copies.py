@@ -39,16 +39,18 @@ def workload(**more: Any) -> Workload:
         # one pass, 2 read and 1 written; output and three gradients back from 8 bit: 1 read, 2 written
         ("delayed", 3 * (Q + 2 * K) + 3 * O, 3 * O + 3 * (Q + 2 * K), Q + 2 * K + O),
         ("current", 5 * (Q + 2 * K), 5 * O, Q + 2 * K + 2 * O),  # 2 more read for the largest values
+        ("nvfp4", 5 * (Q + 2 * K), 5 * O, Q + 2 * K + 2 * O),  # its products are in 4 bit, attention as with current scaling
     ],
 )
 def test_casts_around_attention_in_eight_bits(recipe: str, forward: float, backward: float, saved: float) -> None:
     """Transformer Engine, pytorch/attention/dot_product_attention/backends.py: FusedAttnFunc."""
     casts = Quantisation(recipe, TRANSFORMER_ENGINE, tn_only=False, caches_weights=True)
-    work = core().work(workload(dtype="fp8", quantisation=casts))
+    work = core().work(workload(dtype=casts.products, quantisation=casts))
     assert (around(work.forward), around(work.backward_input)) == (forward, backward)
+    assert {kernel.dtype for kernel in work.forward if isinstance(kernel, Attention)} == {"fp8"}
     kept = sum(save.bytes for save in work.saves if "random" not in save.tensor and "log" not in save.tensor)
     assert kept == saved
-    sixteen = core().work(workload(dtype="fp8", quantisation=casts, kept=("attention",)))
+    sixteen = core().work(workload(dtype=casts.products, quantisation=casts, kept=("attention",)))
     assert (around(sixteen.forward), around(sixteen.backward_input)) == (0, 0)
 
 

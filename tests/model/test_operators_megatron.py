@@ -104,13 +104,14 @@ def traffic(block: Block, at: Workload, phases: tuple[str, ...]) -> float:
 @pytest.mark.parametrize(("t", "sp"), [(1, False), (8, False), (8, True)])
 def test_elementwise_traffic(t: int, sp: bool) -> None:
     """Per token and layer in 16 bit: norms, bias-dropout-add and residual gradients 22h forward and 38h backward (1/t only
-    under sequence parallelism); permutes, bias-GELU and bias gradients 20h + 4f and 20h + 8f over t; 9 and 11 bytes per score."""
+    under sequence parallelism); the copy of the context, bias-GELU and bias gradients 4h + 4f and 20h + 8f over t; 8 and 9
+    bytes per score of the causal softmax and its dropout."""
     b, s, h, heads = 1, 2048, 12288, 96
     at, f = megatron(b, s, t, sp=sp), 4 * h
     block, scores, shared = gpt_layer(h, heads), heads * s * s / t, (t if sp else 1)
-    assert traffic(block, at, ("forward",)) == b * s * (22 * h / shared + (20 * h + 4 * f) / t) + 9 * scores
+    assert traffic(block, at, ("forward",)) == b * s * (22 * h / shared + (4 * h + 4 * f) / t) + 8 * scores
     backward = traffic(block, at, ("input", "weight"))
-    assert backward == b * s * (38 * h / shared + (20 * h + 8 * f) / t) + 11 * scores
+    assert backward == b * s * (38 * h / shared + (20 * h + 8 * f) / t) + 9 * scores
 
 
 @pytest.mark.parametrize(

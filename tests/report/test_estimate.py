@@ -101,8 +101,8 @@ def test_headlines_state_the_estimate_and_the_simulated_beside(report: Report) -
 
 
 def test_compare_ranks_by_estimates() -> None:
-    """Published runs of ZeRO-3 lie higher above their simulation: what is simulated fastest is not what is expected to be."""
-    found = compare(BANDED, vary={"parallel.data.strategy": ["zero3", "zero1"]})
+    """Published runs on MI300X lie higher above their simulation: what is simulated fastest is not what is expected to be."""
+    found = compare("llama-7b-zero3-8x-a100", vary={"cluster.topology": ["mi300x-8", "gcp-a3-high"]})
     simulated, estimated = ([run.document["step_time_s"] for run in found], [run.document["estimate"]["step_time_s"] for run in found])
     assert simulated[0] < simulated[1]
     assert estimated[0] > estimated[1]

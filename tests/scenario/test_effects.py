@@ -15,7 +15,7 @@ from parsim.hardware.kernels import attention_time, gemm_time, kernel_time
 from parsim.kernel import Attention, Gemm, Memory
 from parsim.model.parameter_counts import parameter_count
 from parsim.scenario.build import build
-from parsim.scenario.effects import ARCHITECTURES, QUANTITIES, Effect, Effects, catalogue, effects_of
+from parsim.scenario.effects import QUANTITIES, Effect, Effects, catalogue, effects_of
 from parsim.scenario.files import find, names, read
 from parsim.scenario.load import load
 from parsim.validation.predicted_runs import step_time
@@ -120,12 +120,13 @@ def test_an_effect_concerns_some_jobs():
 def test_every_shipped_effect_is_sound():
     """Within its bounds, on known architectures and profiles, and what is used by default is recorded as an assumption."""
     profiles = names("software")
+    architectures = {device(name).architecture for name in names("devices")}
     for effect in catalogue():
         assert effect.changes in QUANTITIES
         assert effect.least <= effect.start <= effect.most
         assert effect.least <= effect.value <= effect.most
         assert effect.meaning
-        assert set(effect.architectures) <= set(ARCHITECTURES)
+        assert set(effect.architectures) <= architectures
         assert set(effect.profiles) <= set(profiles)
     recorded = []
     found = effects_of("published", device("a100-sxm-80gb"), "megatron-2021", "ddp", recorded)

@@ -302,6 +302,11 @@ def test_adapters_of_nemo() -> None:
     found = read(NEMO + PEFT.replace("WORD", "lora"), "nemo.yaml")
     assert at(found, "training.finetune") == {"method": "lora", "rank": 16, "targets": ["query_key_value"], "dropout": 0.0}
     build(load(found.tree))
+    narrow = "  fp8: True\n  fp8_hybrid: True\n  fp8_params: True\n  fp8_dot_product_attention: True\n"
+    stored = read(NEMO + PEFT.replace("WORD", "lora") + narrow, "nemo.yaml")
+    assert at(stored, "training.finetune.base") == "fp8"
+    assert at(stored, "training.precision") == {"preset": "fp8", "keep": ["embedding", "head", "router", "norm"]}
+    assert at(read(NEMO + narrow, "nemo.yaml"), "training.finetune") is None
     unsized = "\n".join(row for row in (NEMO + PEFT).splitlines() if "num_layers: 12" not in row and "size: 768" not in row)
     named = read(unsized.replace("WORD", "lora"), "nemo.yaml", model="llama-2-7b")
     assert at(named, "training.finetune.targets") == ["q_proj", "k_proj", "v_proj"]

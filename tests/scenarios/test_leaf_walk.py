@@ -212,7 +212,7 @@ LEAVES: dict[str, Leaf] = {
     "training.finetune.experts": leaf("linear", same={"fused": None}, model="mixtral-8x7b", training__finetune=LORA),
     "training.finetune.train_embeddings": leaf(True, training__finetune=LORA),
     "training.finetune.base": leaf(
-        "nf4", "nf4-dq", "int8", same={"auto": None, "bf16": None}, training={"finetune": LORA, "precision": "amp-bf16"}
+        "nf4", "nf4-dq", "int8", "fp8", "nvfp4", same={"auto": None, "bf16": None}, training={"finetune": LORA, "precision": "amp-bf16"}
     ),
     "training.finetune.quantise_head": leaf(True, training__finetune={"method": "qlora"}),
     "training.finetune.freeze": leaf(["embedding"], ["attention", "norms"], same={"backbone": None}, training__finetune=FREEZE),
@@ -373,6 +373,7 @@ LEAVES: dict[str, Leaf] = {
     "software.effects.clock-ampere": leaf(0.8, 1.0),
     "software.effects.clock-hopper": leaf(0.8, 1.0, cluster__topology="hgx-h100"),
     "software.effects.clock-blackwell": leaf(0.8, 1.0, cluster__topology="hgx-b200"),
+    "software.effects.clock-cdna": leaf(0.8, 1.0, cluster__topology="mi300x-8"),
     "software.effects.memory-traffic": leaf(0.8),
     "software.effects.launch-2021": leaf(2.0, software__profile="megatron-2021"),
     "software.effects.boundary-deepspeed": leaf(1.0, software__profile="deepspeed-2021", parallel__data__strategy="zero1"),

@@ -27,6 +27,7 @@ EFFECT_OF = {
     "A100 SXM 80GB": "clock-ampere",
     "H100 SXM 80GB": "clock-hopper",
     "B200 SXM 180GB": "clock-blackwell",
+    **{f"Instinct {card}": "clock-cdna" for card in ("MI300X 192GB", "MI325X 256GB", "MI350X 288GB", "MI355X 288GB")},
 }
 """GPUs whose clock in a training step was fitted, and the effect that says it"""
 CLOCK = next(effect.value for effect in catalogue() if effect.name == "clock-ampere")

@@ -68,7 +68,7 @@ def test_efficiencies_are_physical(name):
         assert 0.3 < value <= 1.0
     assert 0.75 <= card.memory_efficiency <= 0.92  # what BabelStream reaches: 0.77 on an MI300X, 0.92 on a V100
     assert 0.0 <= shape.wave_quantisation <= 1.0
-    assert 0.0 <= shape.k_half <= 300
+    assert 0.0 <= shape.k_half <= 400  # 392 on an MI355X, whose tiles are 256 x 256
     for table in card.attention.values():
         assert 0.0 < table.backward <= table.forward <= 1.0
 

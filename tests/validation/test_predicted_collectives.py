@@ -36,7 +36,7 @@ def validation(measured):
 
 
 def test_every_row_is_there_with_its_source(measured):
-    assert len(measured.points) == 894
+    assert len(measured.points) == 922
     assert all(point.source for point in measured.points)
     assert {point.system for point in measured.points} == set(measured.systems)
     rows = {name: sum(point.system == name for point in measured.points) for name in measured.systems}
@@ -163,11 +163,11 @@ def test_wire_speed_by_hand():
 
 def test_text_and_json(validation, capsys):
     shown = text(validation)
-    assert shown.startswith("894 published measurements of 43 systems.")
-    assert "0 of 1788 predictions are faster than the wires allow." in shown
+    assert shown.startswith("922 published measurements of 45 systems.")
+    assert "0 of 1844 predictions are faster than the wires allow." in shown
     assert execute(["validate", "nccl", "--json", "--basis", "measured"]) == 0
     answered = json.loads(capsys.readouterr().out)
-    assert answered["points"] == len(answered["rows"]) == 894
+    assert answered["points"] == len(answered["rows"]) == 922
     assert answered["beats_the_wires"] == []
     assert {row["profile"] for row in answered["rows"]} == {"measured"}
     assert execute(["validate", "nccl", "--basis", "none"]) == 2

@@ -2,7 +2,8 @@
 
 Capacities are effective, per direction: what a collective library moves, not the signalling rate. NVLink and PCIe values
 are the constants of NCCL 2.30 (src/graph/topo.h, topo.cc), except NVLink 2, whose bytes were measured at 22.5 GB/s per
-link (VIA-Research/vTrain, V100 profile) while channels are planned with the constant of 20. xGMI: ROCm/rccl issue 1210.
+link (VIA-Research/vTrain, V100 profile) while channels are planned with the constant of 20. xGMI: topologies/mi300x-8.yaml;
+planned with 48 GB/s (ROCm/rccl issue 1210).
 Networks: `parsim.hardware.fabric.networks`; the library plans with their line rate. Latencies are per hop.
 """
 
@@ -90,7 +91,7 @@ def _standard() -> dict[str, LinkKind]:
         "socket-amd": 16e9, "socket-power9": 32e9, "socket-arm": 6e9,
     }  # fmt: skip
     kinds = [LinkKind(name, "nvlink", rate, 0.3e-6, planned=20e9 if name == "nvlink2" else 0.0) for name, rate in nvlink.items()]
-    kinds.append(LinkKind("xgmi3", "nvlink", 48e9, 0.4e-6))
+    kinds.append(LinkKind("xgmi3", "nvlink", 45.5e9, 0.4e-6, planned=48e9))
     kinds.append(LinkKind("xgmi4", "nvlink", 57.6e9, 0.4e-6))
     kinds.append(LinkKind("nvlink-c2c", "pcie", 359e9, 0.3e-6))
     kinds += [LinkKind(name, "socket", rate, 0.5e-6, vendor=_CPU_VENDORS.get(name, "intel")) for name, rate in sockets.items()]
