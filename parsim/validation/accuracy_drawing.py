@@ -18,8 +18,8 @@ LABEL, PLOT, RIGHT, ROW, TOP = 420, 390, 60, 21, 74
 """[px] width of the labels, of the axis, of the counts; height of a line; what stands above the first"""
 LONGEST = 58
 """characters of a label; the rest is in its tooltip and in the table of docs/accuracy.md"""
-LIMIT = 0.30
-"""the end of the axis; no source's mean is beyond"""
+STEP = 0.05
+"""between the marks of the axis, which ends at the first one beyond every mean and every band"""
 _STYLE = """
   .paper{fill:#fff;stroke:#d4d9df} text{font:12px system-ui,sans-serif;fill:#1b1f24} .quiet{fill:#59636e} .strong{font-weight:600}
   .grid{stroke:#d4d9df} .band{fill:#e3e7ec} .join{stroke:#8a929c} .prior{fill:none;stroke:#8a5300;stroke-width:1.8} .left{fill:#0072b2}
@@ -46,6 +46,7 @@ def accuracy_drawing(scores: RunScores, bands: Iterable[BandScore]) -> str:
     overall = [scores.over_sources(grade) or 0.0 for grade in ("a-priori", "left-out")]
     counted = sum(int(row[1]) for row in rows)
     rows.append(("Mean over sources", str(counted), overall[0], overall[1], widths.get("all", 0.0)))
+    end = STEP * math.ceil(max(max(row[2:]) for row in rows) / STEP)
     height = TOP + ROW * len(rows) + 40
     width = LABEL + PLOT + RIGHT
     about = (
@@ -57,16 +58,16 @@ def accuracy_drawing(scores: RunScores, bands: Iterable[BandScore]) -> str:
         f"<style>{_STYLE}</style>",
         f'<rect class="paper" x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="6"/>',
         *_legend(),
-        *_axis(height),
+        *_axis(height, end),
     ]
     for place, row in enumerate(rows):
-        lines += _row(row, TOP + ROW * place + ROW / 2, last=place == len(rows) - 1)
+        lines += _row(row, TOP + ROW * place + ROW / 2, end, last=place == len(rows) - 1)
     return "\n".join([*lines, "</svg>", ""])
 
 
-def _at(error: float) -> float:
-    """Where an error stands [px]."""
-    return round(LABEL + PLOT * min(error, LIMIT) / LIMIT, 1)
+def _at(error: float, end: float) -> float:
+    """Where an error stands [px] on an axis that ends at `end`."""
+    return round(LABEL + PLOT * error / end, 1)
 
 
 def _text(x: float, y: float, text: str, attributes: Mapping[str, str]) -> str:
@@ -86,29 +87,29 @@ def _legend() -> list[str]:
     ]
 
 
-def _axis(height: int) -> list[str]:
+def _axis(height: int, end: float) -> list[str]:
     bottom = height - 34
     lines = [_text(LABEL + PLOT + RIGHT - 12, TOP - 6, "rows", {"class": "quiet", "text-anchor": "end"})]
-    for tick in range(0, math.floor(100 * LIMIT) + 1, 5):
-        x = _at(tick / 100)
+    for tick in range(round(end / STEP) + 1):
+        x = _at(STEP * tick, end)
         lines.append(f'<line class="grid" x1="{x:g}" x2="{x:g}" y1="{TOP}" y2="{bottom}"/>')
-        lines.append(_text(x, bottom + 18, f"{tick} %", {"class": "quiet", "text-anchor": "middle"}))
+        lines.append(_text(x, bottom + 18, f"{100 * STEP * tick:.0f} %", {"class": "quiet", "text-anchor": "middle"}))
     return lines
 
 
-def _row(row: tuple[str, str, float, float, float], y: float, *, last: bool) -> list[str]:
+def _row(row: tuple[str, str, float, float, float], y: float, end: float, *, last: bool) -> list[str]:
     title, count, prior, left, half = row
     short = title if len(title) <= LONGEST else title[: LONGEST - 1].rsplit(" ", 1)[0].rstrip(",:") + " …"
     said = f"{title}: {percent(prior)} % a priori, {percent(left)} % left out, band ± {percent(half)} %, {count} rows"
     strong = {"class": "strong"} if last else {}
-    ends = sorted((_at(prior), _at(left)))
+    ends = sorted((_at(prior, end), _at(left, end)))
     return [
         f"<g><title>{escape(said)}</title>",
         _text(LABEL - 12, y + 4, short, {"text-anchor": "end", **strong}),
-        f'<rect class="band" x="{LABEL}" y="{y - 7:g}" width="{round(_at(half) - LABEL, 1):g}" height="14" rx="2"/>',
+        f'<rect class="band" x="{LABEL}" y="{y - 7:g}" width="{round(_at(half, end) - LABEL, 1):g}" height="14" rx="2"/>',
         f'<line class="join" x1="{ends[0]:g}" x2="{ends[1]:g}" y1="{y:g}" y2="{y:g}"/>',
-        f'<circle class="prior" cx="{_at(prior):g}" cy="{y:g}" r="4.5"/>',
-        f'<circle class="left" cx="{_at(left):g}" cy="{y:g}" r="4.5"/>',
+        f'<circle class="prior" cx="{_at(prior, end):g}" cy="{y:g}" r="4.5"/>',
+        f'<circle class="left" cx="{_at(left, end):g}" cy="{y:g}" r="4.5"/>',
         _text(LABEL + PLOT + RIGHT - 12, y + 4, count, {"text-anchor": "end", **(strong or {"class": "quiet"})}),
         "</g>",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING
@@ -14,13 +15,15 @@ if TYPE_CHECKING:
 
 SHADE = 0.1
 """the shade: predictions off by less"""
-_FARTHEST = 0.6
-"""errors beyond it are drawn at the edge"""
+LEAST_SPAN = 0.6
+"""of the axis, to both sides; farther errors make it longer"""
 
 
 def errors_figure(panels: Mapping[str, Mapping[str, Sequence[float]]], width: float = 7.0) -> Figure:
     """A panel per title: a line per source of the first panel, with its errors (predicted over measured, less one) as dots."""
     sources = list(next(iter(panels.values())))
+    largest = max((abs(error) for found in panels.values() for errors in found.values() for error in errors), default=0.0)
+    span = 100 * max(LEAST_SPAN, math.ceil(10 * largest) / 10)
     with fonts("".join(sources)):
         figure = new_figure(width if len(panels) == 1 else 1.4 * width, 1.0 + 0.21 * len(sources))
         axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
@@ -28,7 +31,7 @@ def errors_figure(panels: Mapping[str, Mapping[str, Sequence[float]]], width: fl
             ax.axvspan(-100 * SHADE, 100 * SHADE, color=style.BUBBLE, lw=0)
             ax.axvline(0, color=style.INK, lw=0.8)
             for place, name in enumerate(sources):
-                values = [100 * max(-_FARTHEST, min(_FARTHEST, error)) for error in found.get(name, ())]
+                values = [100 * error for error in found.get(name, ())]
                 ax.plot(
                     values,
                     [place] * len(values),
@@ -41,7 +44,7 @@ def errors_figure(panels: Mapping[str, Mapping[str, Sequence[float]]], width: fl
                 )
                 if values:
                     ax.plot([median(values)] * 2, [place - 0.38, place + 0.38], color=style.VERMILION, lw=1.6)
-            ax.set_xlim(-100 * _FARTHEST, 100 * _FARTHEST)
+            ax.set_xlim(-span, span)
             ax.set_title(title, loc="left", color=style.INK, fontsize="medium")
             ax.set_xlabel("predicted over measured, less one [%]", fontsize="small")
             grid(ax, "x", 0.6)
