@@ -207,10 +207,9 @@ class AttentionCore(Layer):
             saves += [Save(f"{self.name}.dropped", e * scores), Save(f"{self.name}.mask", scores)]
         elif upcast:
             saves += [Save(f"{self.name}.cast", e * scores)]
-        megatron = at.fused and not at.compiled
         # the softmax; Megatron-LM's causal kernel loads what is not masked and stores whole rows, zeros included
         # (NVIDIA/Megatron-LM v2.3, megatron/fused_kernels/scaled_upper_triang_masked_softmax.h)
-        forward, backward = (1.5 * e, 2.0 * e) if megatron and self.causal else (2.0 * e, 3.0 * e)
+        forward, backward = (1.5 * e, 2.0 * e) if at.library and self.causal else (2.0 * e, 3.0 * e)
         launches = [1, 1]
         if not at.fused:  # scale and mask are kernels of their own
             forward, backward, launches = forward + 4 * e, backward + 2 * e, [3, 2]
@@ -226,7 +225,7 @@ class AttentionCore(Layer):
         return Work(
             (
                 # Megatron-LM multiplies views of the fused tensor; only the context is copied, back into the order of the tokens
-                Memory(2 * context) if megatron else Memory(2 * qkv + (4 if at.fused else 2) * context, launches=4),
+                Memory(2 * context) if at.library else Memory(2 * qkv + (4 if at.fused else 2) * context, launches=4),
                 gemm(s, d),
                 Memory(forward * scores, launches=launches[0]),
                 gemm(dv, s),

@@ -54,7 +54,7 @@ def test_tokens_per_second_of_torchtune(method, measured, within):
     """Llama 3.2 3B on one A100, 2 x 4096 tokens packed, compiled, checkpointed: torchtune's tutorial on memory optimisations.
 
     Nothing of torchtune is in the fits: what it measured lies in the estimate's band, whose middle is within 5 % of it. QLoRA is 6 % too
-    slow: torchtune dequantises in a compiled kernel of torchao, parsim as bitsandbytes was measured to.
+    slow, since the clock of the A100 was fitted lower; torchtune's dequantisation is torchao's, whose times nobody has published.
     """
     row = next(row for row in rows() if row.model == "llama-3.2-3b" and row.method == method)
     estimate = simulate(predict(row).scenario).document()["estimate"]

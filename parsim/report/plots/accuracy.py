@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 SHADE = 0.1
 """the shade: predictions off by less"""
-LEAST_SPAN = 0.6
+_LEAST_SPAN = 0.6
 """of the axis, to both sides; farther errors make it longer"""
 
 
@@ -23,7 +23,7 @@ def errors_figure(panels: Mapping[str, Mapping[str, Sequence[float]]], width: fl
     """A panel per title: a line per source of the first panel, with its errors (predicted over measured, less one) as dots."""
     sources = list(next(iter(panels.values())))
     largest = max((abs(error) for found in panels.values() for errors in found.values() for error in errors), default=0.0)
-    span = 100 * max(LEAST_SPAN, math.ceil(10 * largest) / 10)
+    span = 100 * max(_LEAST_SPAN, math.ceil(10 * largest) / 10)
     with fonts("".join(sources)):
         figure = new_figure(width if len(panels) == 1 else 1.4 * width, 1.0 + 0.21 * len(sources))
         axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
