@@ -29,6 +29,8 @@ _CLASSES: tuple[tuple[str, re.Pattern[str]], ...] = (
         re.compile(r"gemm|gemv|cutlass|cublas|xmma|nvjet|cijk_|splitk|wgrad|dgrad|implicit_con|conv2d|cudnn.*conv|winograd", re.IGNORECASE),
     ),
 )
+_HELPERS = re.compile(r"splitk_?reduce|dot_do_o|convert_dq|reduce_head|reduce_dkv", re.IGNORECASE)
+"""kernels that belong to another one's call: partial sums of a product; what cuDNN and FlashAttention launch around attention's backward"""
 _NCCL = re.compile(r"(?:nccl|rccl).*?_?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|AlltoAll)", re.IGNORECASE)
 _KINDS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter", "broadcast": "broadcast",
           "reduce": "reduce", "sendrecv": "send", "alltoall": "all_to_all"}  # fmt: skip
@@ -161,7 +163,7 @@ def _stretch(event: Mapping[str, Any], notes: list[str]) -> GpuSlice | None:
     if args.get("Collective name") is not None or _NCCL.search(name):
         return _collective(name, args, start, length, notes)
     kind = next((kind for kind, pattern in _CLASSES if pattern.search(name)), MEMORY)
-    return GpuSlice(kind, name, start, length)
+    return GpuSlice(kind, name, start, length, count=0.0 if _HELPERS.search(name) else 1.0)
 
 
 def _collective(name: str, args: Mapping[str, Any], start: float, length: float, notes: list[str]) -> GpuSlice:

@@ -103,7 +103,8 @@ class Sweeper:
         self.say("launch")
         one = self._random((1,), "fp32")
         self.tables.kernel = self.watch.time([lambda: one.add_(1.0)])
-        self.tables.issue = self.watch.issue_time(lambda: one.add_(1.0))
+        square = self._random((64, 64), "fp32")
+        self.tables.issue = self.watch.issue_time(lambda: self.watch.torch.nn.functional.linear(square, square))
 
     def copies(self, sizes: Sequence[int]) -> None:
         """A tensor copied to another one; half of the bytes are read, half written."""

@@ -37,6 +37,8 @@ class GemmEfficiency:
     """rate of a product that accumulates into an fp32 gradient"""
     unaligned: float = 0.44
     """rate where a contiguous dimension is not a multiple of 16 bytes"""
+    unaligned_4: float = 0.0
+    """rate where one is not even a multiple of 4 bytes: an odd number of 16-bit elements; 0 = as `unaligned`"""
     unaligned_128: float = 0.9
     """rate where a contiguous dimension is not a multiple of 128 bytes"""
     k_major: float = 1.0
@@ -67,6 +69,8 @@ class AttentionEfficiency:
     """the same of the backward kernel; 0 = as `d64`"""
     d256: float = 1.0
     """factor for a head size of 256"""
+    d256_backward: float = 0.0
+    """the same of the backward kernel; 0 = as `d256`"""
     block: int = 128
     """query rows of a block of the forward kernel"""
     tail_forward: float = 0.0
@@ -297,6 +301,7 @@ def _gemm(tree: Tree) -> GemmEfficiency:
         tile_128=tree.number("tile_128", 0.71, 0.05, 1.0),
         weight_gradient=tree.number("weight_gradient", 0.954, 0.05, 1.0),
         unaligned=tree.number("unaligned", 0.44, 0.01, 1.0),
+        unaligned_4=tree.number("unaligned_4", 0.0, 0.0, 1.0),
         unaligned_128=tree.number("unaligned_128", 0.9, 0.01, 1.0),
         k_major=tree.number("k_major", 1.0, 0.5, 1.0),
         k_major_stream=tree.number("k_major_stream", 1.0, 0.1, 1.0),
@@ -317,6 +322,7 @@ def _attention(name: str, tree: Tree, top: Tree) -> AttentionEfficiency:
         d64=tree.number("d64", 1.0, 0.05, 1.0),
         d64_backward=tree.number("d64_backward", 0.0, 0.0, 1.0),
         d256=tree.number("d256", 1.0, 0.05, 1.0),
+        d256_backward=tree.number("d256_backward", 0.0, 0.0, 1.0),
         block=tree.whole("block", 128),
         tail_forward=tree.number("tail_forward", 0.0, 0.0, 1.0),
         tail_backward=tree.number("tail_backward", 0.0, 0.0, 1.0),

@@ -158,7 +158,8 @@ def tile_share(tile: tuple[int, int], tile_128: float) -> float:
 
 
 def alignment(device: Device, gemm: Gemm) -> float:
-    """Rate factor for contiguous dimensions that break 16-byte loads (0.44 unless the device says otherwise) or 128-byte lines (0.9).
+    """Rate factor for contiguous dimensions that break 4-byte loads, 16-byte loads (0.44 unless the device says otherwise) or 128-byte
+    lines (0.9).
 
     Contiguous dimensions are that of the [m, k] operand (K, or M in a weight gradient) and N, in which results are written.
     """
@@ -166,7 +167,9 @@ def alignment(device: Device, gemm: Gemm) -> float:
         return 1.0
     element = _TENSOR_BYTES[gemm.dtype]
     dims = (gemm.k if gemm.along_k[0] else gemm.m, gemm.n)
-    if any(size * element % 16 for size in dims):
+    if device.gemm.unaligned_4 and any(size * element % 4 for size in dims) and not gemm.padded:
+        return device.gemm.unaligned_4
+    if any(size * element % 16 for size in dims) and not gemm.padded:
         return device.gemm.unaligned
     if any(size * element % 128 for size in dims):
         return device.gemm.unaligned_128
@@ -249,7 +252,8 @@ def head_size_share(table: AttentionEfficiency, attention: Attention) -> float:
         d64 = table.d64_backward if attention.backward and table.d64_backward else table.d64
         share = 1 - (1 - d64) * min(1.0, (128 - largest) / 64)
     else:
-        share = 1 - (1 - table.d256) * min(1.0, (largest - 128) / 128)
+        d256 = table.d256_backward if attention.backward and table.d256_backward else table.d256
+        share = 1 - (1 - d256) * min(1.0, (largest - 128) / 128)
     return share * sum(sizes) / sum(padded)
 
 

@@ -8,7 +8,7 @@ from parsim.kernel import Attention, Gemm, Kernel, Memory
 from parsim.model.context import spread
 from parsim.model.context_blocks import Sizes, Spread
 from parsim.model.model import Layer, Parameter, Save, Work
-from parsim.model.norms import spelled_out
+from parsim.model.norms import eager_rms_norm, spelled_out
 from parsim.model.workload import Split, Workload, shard
 
 
@@ -250,6 +250,11 @@ ROTARY_ISSUES = (160.0, 730.0)
 77 % of the issue slots and 28 to 45 % of the memory busy. Transformer Engine's kernel loads and stores elements one by one: 38 instructions
 in the loop and 9 for cosines and sines that 16 elements share (fused_rope.cu, CUDA 13.0, disassembled for sm_90) are 94 FLOP in every
 slot and 160 in 60 % of them; an H100 took 145 to 219 from many heads to few"""
+EAGER_ROTARY_ISSUES = (1046.0, 1609.0)
+"""the same of transformers' apply_rotary_pos_emb, forward and backward: every kernel walks views of heads element by element. Queries of
+32 and keys of 8 heads of 64, 8 x 2,048 tokens, 16 bits, on an H200 (PyTorch 2.11, transformers 5.17, November 2026): 654 and 1,006 us, of
+which 220, 90, 293, 178 and 237 for product, negation, join, product and sum of an element, and in backward 148 us for copies back into the
+order of the tokens"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +282,9 @@ class Rotary(Layer):
     def training_work(self, at: Workload) -> Work:
         """One pass if fused; otherwise two products, a rotation by half and a sum.
 
+        In Python (transformers ``models/llama/modeling_llama.py``, apply_rotary_pos_emb), of queries and of keys: product (read, written),
+        half negated, halves joined, product, sum: 10 passes. Backward: both products, half negated, zeros and a copy for each half, their
+        sum, the sum of both branches, a copy into the order of the tokens: 17.
         Megatron-LM spells the rotation out where cosines are scaled, because Transformer Engine's kernel takes no factor (megatron/core/
         models/common/embeddings/rope_utils.py: apply_rotary_pos_emb, _apply_rotary_pos_emb_bshd). Forward, of queries and of keys: product
         (read, written), half negated, halves joined, product, sum (two read, one written), a copy beside nothing that is not rotated: 12
@@ -287,16 +295,17 @@ class Rotary(Layer):
         size = count * at.element
         if self.scaled and at.library:
             issued = Memory(7 * size, launches=8, vector=ROTARY_ISSUES[1] * count)
-            forward, backward = (issued, Memory(5 * size, launches=16)), (issued, Memory(7 * size, launches=6))
-            return Work(forward, backward, input_gradients=(0,) * len(self.inputs), forward_temporary=3 * size, backward_temporary=3 * size)
-        kernel = Memory(2 * size) if at.fused else Memory(10 * size, launches=10)
-        if at.library and not self.latent:
-            kernel = Memory(2 * size, vector=ROTARY_ISSUES[0] * count)
+            spelled = (issued, Memory(5 * size, launches=16)), (issued, Memory(7 * size, launches=6))
+            return Work(*spelled, input_gradients=(0,) * len(self.inputs), forward_temporary=3 * size, backward_temporary=3 * size)
+        forward = backward = (Memory(2 * size, vector=ROTARY_ISSUES[0] * count if at.library and not self.latent else 0.0),)
+        if not at.fused:
+            forward = (Memory(10 * size, launches=10, vector=EAGER_ROTARY_ISSUES[0] * count),)
+            backward = (Memory(17 * size, launches=20, vector=EAGER_ROTARY_ISSUES[1] * count),)
         saves: tuple[Save, ...] = ()
         if self.sliced_dim and not at.library and at.attention != "eager":
             saves = (Save(f"{self.name}.unrotated", size // self.rotary_dim * self.sliced_dim),)
         gradients = (0,) * len(self.inputs)
-        return Work((kernel,), (kernel,), input_gradients=gradients, saves=saves, forward_temporary=size, backward_temporary=size)
+        return Work(forward, backward, input_gradients=gradients, saves=saves, forward_temporary=size, backward_temporary=size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,20 +366,22 @@ class QKNorm(Layer):
         rows = 2 * at.tokens if self.over == "projection" else heads
         saves = [Save(f"{self.name}.statistics", (8 if self.kind == "layernorm" else 4) * rows)]
         weights = sum(parameter.local_count(at.tensor) for parameter in self.parameters())
+        forward: tuple[Memory, ...]
+        backward: tuple[Memory, ...]
         if self.kind == "layernorm" and self.wide and not at.fused:
             saves = list(spelled_out(self.name, count, weights, rows))
-            forward, backward = Memory(48 * count + 4 * size, launches=20), Memory(112 * count + 4 * size, launches=36)
+            forward, backward = (Memory(48 * count + 4 * size, launches=20),), (Memory(112 * count + 4 * size, launches=36),)
         elif at.fused or self.kind == "layernorm":
-            forward, backward = Memory(2 * size, launches=2), Memory(3 * size, launches=2)
+            forward, backward = (Memory(2 * size, launches=2),), (Memory(3 * size, launches=2),)
             if at.interleaved:  # Transformer Engine's norm makes its input contiguous, and keys are a slice of the fused product
                 keys = 2 * at.tokens * shard(self.kv_heads, at) * self.head_dim * at.element
-                forward = Memory(2 * size + keys, launches=3)
+                forward = (Memory(2 * size + keys, launches=3),)
             saves += [Save(f"{self.name}.input", size)]
         else:
-            forward, backward = Memory(28 * count + 4 * size, launches=12), Memory(60 * count + 8 * size, launches=24)
+            forward, backward = eager_rms_norm(count, at.element, 2, wide_weight=self.wide)
             saves.append(Save(f"{self.name}.fp32", 4 * count))
             if self.trainable and self.weights:  # only the weights' gradients need the normalised tensor
                 saves.append(Save(f"{self.name}.normalised", 4 * count if self.wide else size))
             if self.wide and self.factor:
                 saves.append(Save(f"{self.name}.factor", 4 * weights))
-        return Work((forward,), (backward,), input_gradients=(0,), saves=tuple(saves), forward_temporary=size, backward_temporary=size)
+        return Work(forward, backward, input_gradients=(0,), saves=tuple(saves), forward_temporary=size, backward_temporary=size)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from parsim.kernel import Memory
+from parsim.kernel import MIXED, WIDENED, Memory
 from parsim.model.model import Layer, Parameter, Save, Work
 from parsim.model.workload import Split, Workload, elements, rows
 
@@ -83,7 +83,10 @@ class Activation(Layer):
         cost = _ACTIVATIONS[self.kind]
         if at.fused and cost.extra:
             cost = _FUSED_KERNEL
-        size = elements(at, self.features, self.split, self.per_sample, self.copies) * at.element
+        count = elements(at, self.features, self.split, self.per_sample, self.copies)
+        if self.kind == "gelu-new" and at.autocast and at.element < 4 and not at.fused:
+            return self._widened(count)
+        size = count * at.element
         saved = self.output if cost.saves_output else self.inputs[0]
         return Work(
             forward=(Memory(cost.forward * size, launches=cost.launches[0]),),
@@ -91,6 +94,32 @@ class Activation(Layer):
             output=0 if self.inplace else size,
             input_gradients=(size,),
             saves=(Save(saved, size), *(Save(f"{self.name}.{extra}", size) for extra in cost.extra)),
+        )
+
+    def _widened(self, count: int) -> Work:
+        """gelu-new under autocast, which raises to powers in fp32 (PyTorch, Automatic Mixed Precision, ops that autocast to float32).
+
+        All behind the power is fp32, up to the cast by the next product. Forward: half (4 B), a cast (6), cube, factor (8 each), the sum
+        of 16-bit and fp32 (10), factor, tanh, one added (8 each), the product of 16-bit and fp32 (10), the cast to 16 bits (6). Backward:
+        a cast (6), the products with half and with the sum (10, 12), a cast (6), tanh (12), factor, factor (8 each), a cast (6), the
+        cube's (8 + 8 + 12, and a cast of 6), the half's (4) and two sums in 16 bits (6 each).
+        """
+        forward = (
+            Memory(26.0 * count, launches=3, vector=(WIDENED + 2 * MIXED) * count),
+            Memory(50.0 * count, launches=7),
+        )
+        backward = (Memory(16.0 * count, launches=2, vector=(WIDENED + MIXED) * count), Memory(102.0 * count, launches=13))
+        saves = tuple(
+            Save(f"{self.name}.{name}", width * count) for name, width in (("fp32", 4), ("half", 2), ("tanh", 4), ("one_plus_tanh", 4))
+        )
+        return Work(
+            forward,
+            backward,
+            output=2 * count,
+            input_gradients=(2 * count,),
+            saves=saves,
+            forward_temporary=8 * count,
+            backward_temporary=8 * count,
         )
 
 
@@ -186,14 +215,16 @@ class ResidualAdd(Layer):
     """adds into the first input"""
 
     def training_work(self, at: Workload) -> Work:
-        """Memory-bound forward, nothing backward."""
+        """Memory-bound forward, nothing backward but for a cast under autocast."""
         size = elements(at, self.features, self.split) * at.element
         adds = len(self.inputs) - 1
-        return Work(
-            forward=(Memory(3 * adds * size, launches=0 if at.compiled else adds),),
-            output=0 if self.inplace else size,
-            input_gradients=(0,) * len(self.inputs),
-        )
+        forward = Memory(3 * adds * size, launches=0 if at.compiled else adds)
+        backward: tuple[Memory, ...] = ()
+        if at.wide_stream and at.sequence > 1:  # an fp32 stream and what a product made; its gradient is cast
+            count = size // at.element
+            forward = Memory(10 * adds * count, launches=adds, vector=MIXED * adds * count)
+            backward = (Memory(6 * adds * count, launches=adds),)
+        return Work((forward,), backward, output=0 if self.inplace else size, input_gradients=(0,) * len(self.inputs))
 
 
 @dataclass(frozen=True, slots=True)

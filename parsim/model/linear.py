@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from parsim.kernel import Gemm, Kernel, Memory
+from parsim.kernel import WIDENED, Gemm, Kernel, Memory
 from parsim.model.model import Layer, Parameter, Save, Work
 from parsim.model.workload import Split, Workload, rows, shard
 
@@ -14,6 +14,9 @@ from parsim.model.workload import Split, Workload, rows, shard
 class Linear(Layer):
     """Matrix products of one input with one or several weights, executed as one fused product.
 
+    Eager PyTorch launches one product for each of them, and adds up the gradients that they have for their input. torch.compile pads
+    the sides of a product to multiples of 16 bytes (torch/_inductor/fx_passes/pad_mm.py; PyTorch 2.11 on an H200 takes cuBLAS' aligned
+    kernels for a vocabulary of 50257).
     `out_features` with several entries (query, key, value; gate, up) gives one output tensor of their sum and
     separate parameters. Column and vocab split the outputs over tensor ranks, row splits the inputs. Under sequence
     parallelism column and vocab gather their input, row scatters its output. Of a vocabulary's logits only one of the
@@ -76,8 +79,15 @@ class Linear(Layer):
         sent = at.casts.sent() if at.casts is not None else 0.0
         weight: tuple[Kernel, ...] = ()
         saves: tuple[Save, ...] = ()
+        products = 1 if at.fused else len(self.out_features)
+        product = Gemm(m, n, k, dtype=at.dtype, element=operand, launches=products, padded=at.compiled)
+        sums = (Memory(3 * (products - 1) * rows_in * k * at.element, launches=products - 1),) if products > 1 else ()
+        if at.wide_stream:
+            made, gradient, widened = self._autocast(rows_in * k, n * k, products)
+            casts = casts._replace(forward=(*made, *casts.forward), weight=(*casts.weight, *widened))
+            sums = (*sums, *gradient)
         if self.trainable:
-            weight = (*casts.weight, Gemm(n, k, m, dtype=at.dtype, element=operand, weight_gradient=True, layout=casts.layouts[1]))
+            weight = (*casts.weight, replace(product, m=n, n=k, k=m, weight_gradient=True, layout=casts.layouts[1]))
             saves = (saved_input(self.name, self.inputs[0], rows_in * k, at),)
             if rows_in != m and not again:
                 saves = (Save(f"{self.name}.gathered", round(m * k * (sent or at.element)), "weight"),)
@@ -86,8 +96,8 @@ class Linear(Layer):
         gathered = round((m * k if rows_in != m else 0) * (sent or at.element))
         scattered = (m * n if rows_out != m else 0) * at.element
         return Work(
-            forward=(*casts.forward, Gemm(m, n, k, dtype=at.dtype, element=operand)),
-            backward_input=(*casts.input, Gemm(m, k, n, dtype=at.dtype, element=operand, layout=casts.layouts[0])),
+            forward=(*casts.forward, product),
+            backward_input=(*casts.input, replace(product, n=k, k=n, layout=casts.layouts[0]), *sums),
             backward_weight=weight,
             output=-(-rows_out // (parts(at) if self.split == "vocab" else 1)) * n * at.element,
             input_gradients=(rows_in * k * at.element,),
@@ -96,6 +106,20 @@ class Linear(Layer):
             # the gathered input for the weight's gradient and the input's gradient before it is scattered
             backward_temporary=gathered * (1 + again) + scattered,
         )
+
+    def _autocast(self, inputs: int, weights: int, products: int) -> tuple[tuple[Memory, ...], tuple[Memory, ...], tuple[Memory, ...]]:
+        """What autocast adds: casts of weights and of an fp32 input, of the input's gradient, and of the weight's gradient.
+
+        A product behind a norm reads the fp32 stream, one behind attention or an activation what a product has made in 16 bits. Casts of
+        weights are kept for the pass, those of inputs are not: each of several products makes its own (PyTorch,
+        aten/src/ATen/autocast_mode.cpp, cached_cast).
+        """
+        made = Memory(6 * weights, launches=products)
+        gradient: tuple[Memory, ...] = ()
+        if self.split in ("column", "vocab"):
+            made = Memory(6 * (weights + products * inputs), launches=2 * products)
+            gradient = (Memory((6 + 6) * products * inputs, launches=products, vector=WIDENED * products * inputs),)
+        return (made,), gradient, (Memory(6 * weights, launches=products, vector=WIDENED * weights),) if self.trainable else ()
 
 
 class ProductCasts(NamedTuple):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from parsim.kernel import Kernel, Memory
+from parsim.kernel import WIDENED, Kernel, Memory
 from parsim.model.linear import chunked, parts
 from parsim.model.model import Layer, Save, Work
 from parsim.model.workload import Split, Workload, elements, rows
@@ -59,7 +59,7 @@ _CACHED_ROW = 2**16
 """bytes of logits of one token that a log-softmax reads from memory only once, because the rows at hand stay in the L2 cache"""
 
 
-def _log_softmax(count: int, row: int, element: int, *, cast: bool) -> Memory:
+def _log_softmax(count: int, row: int, element: int, *, cast: bool) -> tuple[Memory, ...]:
     """PyTorch's forward over `count` logits of `element` bytes, `row` of them per token: a `cast` to fp32, a log-softmax, and the pick.
 
     The log-softmax reads for the maximum, for the sum and for the result (aten/src/ATen/native/cuda/SoftMax.cu, cunn_SoftMaxForward).
@@ -68,7 +68,8 @@ def _log_softmax(count: int, row: int, element: int, *, cast: bool) -> Memory:
     """
     wide = 4 if cast else element
     passes = 4 if row * wide > _CACHED_ROW else 2
-    return Memory((passes * wide + (element + wide if cast else 0)) * count, launches=3 if cast else 2)
+    kernels = (Memory(passes * wide * count, launches=2),)
+    return (Memory((element + wide) * count, vector=WIDENED * count), *kernels) if cast else kernels
 
 
 def _last(work: Work) -> int:
@@ -121,7 +122,7 @@ class Loss(Layer):
             work = self._simple(at)
         return work
 
-    def metric(self, at: Workload) -> tuple[Memory, int]:
+    def metric(self, at: Workload) -> tuple[tuple[Memory, ...], int]:
         """A metric of the logits that a trainer computes behind backward: PyTorch's cross entropy in fp32 without a gradient.
 
         Returns its kernels (cast, log-softmax, pick) and the bytes of what they make [B]. The metrics of MosaicML's Composer are
@@ -147,7 +148,7 @@ class Loss(Layer):
         passes = [kernel for kernel in (*whole.forward, *whole.backward_input) if isinstance(kernel, Memory)]
         count = parts(at)
         return Work(
-            tuple(Memory(kernel.bytes / count, launches=kernel.launches) for kernel in passes) * count,
+            tuple(replace(kernel, bytes=kernel.bytes / count, vector=kernel.vector / count) for kernel in passes) * count,
             output=4,
             input_gradients=(0,),
             saves=(Save(self.output, 4, "pass"),),
@@ -175,7 +176,7 @@ class Loss(Layer):
         # zeros, the picked entries among them; the sum of a row's gradients; gradients and log-softmax read, the result written
         backward = 5 * wide + (wide + at.element if upcast else 0)
         return Work(
-            (_log_softmax(count, count // self._rows(at), at.element, cast=upcast),),
+            _log_softmax(count, count // self._rows(at), at.element, cast=upcast),
             (Memory(backward * count, launches=4 if upcast else 3),),
             output=4,
             input_gradients=(size,),

@@ -65,6 +65,9 @@ class Workload:
     """norm kernels read a row for its statistics and once more to scale it; None: those of eager PyTorch do, fused ones do not"""
     autocast: bool = False
     """weights are cast in every product (torch.autocast): losses work in fp32"""
+    wide_stream: bool = False
+    """autocast around modules of fp32 weights in eager PyTorch: embeddings and norms make fp32 tensors, so that the residual stream is
+    fp32, and every product casts its input and its weight; counted in kernels, not in what is kept"""
     loss_kernel: str = "eager"
     """eager | eager-chunks | compiled | fused | vocab-parallel | vocab-parallel-fused | te"""
     holds_logits: bool = True

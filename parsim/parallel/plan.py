@@ -387,6 +387,7 @@ def plan(
         compiled=runtime.compiled,
         two_pass_norm=runtime.two_pass_norm,
         autocast=bool(training.precision.cached_casts),
+        wide_stream=bool(training.precision.cached_casts) and not runtime.fused and parallelism.data.strategy not in ("fsdp", "hsdp"),
         loss_kernel=training.loss_kernel,
         holds_logits=training.holds_logits,
         loss_chunks=training.loss_chunks,

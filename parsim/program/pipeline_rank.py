@@ -201,7 +201,9 @@ class PipelineRank:
         """What the trainer computes from the logits behind a backward, and the largest tensors of it that live at once [B]."""
         losses = [operator for operator in self.plan.model.blocks[-1].operators if isinstance(operator, Loss) and operator.split == "vocab"]
         count, timed, sized = self.plan.runtime.train_metrics, self.plan.timed(partial), self.plan.sized(partial)
-        return [loss.metric(timed)[0] for loss in losses] * count, max((loss.metric(sized)[1] for loss in losses), default=0)
+        return [kernel for loss in losses for kernel in loss.metric(timed)[0]] * count, max(
+            (loss.metric(sized)[1] for loss in losses), default=0
+        )
 
     def holds_output(self, chunk: Chunk) -> bool:
         """The pipeline engine, not backward, keeps what the chunk has sent, until its backward has run."""

@@ -133,8 +133,8 @@ class Builder(MachineBuilder):
         if training is None or split is None:
             raise ScenarioError("the scenario cannot be built")  # unreachable for the same reason
         wanted, strategy = self.settings.software.effects, split.data.strategy
-        effects = effects_of(wanted, devices[0], profile.name, strategy, self.assumptions)
-        others_too = effects_of_others(wanted, devices, profile.name, strategy, self.assumptions)
+        effects = effects_of(wanted, devices[0], profile.name, strategy, len(gpus), self.assumptions)
+        others_too = effects_of_others(wanted, devices, profile.name, strategy, len(gpus), self.assumptions)
         variability = variability_of(self.scenario, self.assumptions)
         if variability.causes and variability.runs == 1:
             self.warnings.append(Finding("one run is the undisturbed step; nothing is sampled", "variability.runs", 1, "write runs: 200"))

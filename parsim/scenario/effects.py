@@ -49,13 +49,16 @@ class Effect:
     """software profiles; empty: all"""
     strategies: tuple[str, ...] = ()
     """data strategies; empty: all"""
+    several: bool = False
+    """of jobs of several GPUs alone"""
 
-    def applies(self, device: Device, profile: str, strategy: str) -> bool:
+    def applies(self, device: Device, profile: str, strategy: str, gpus: int) -> bool:
         """Whether it concerns a job."""
         return (
             (not self.architectures or device.architecture in self.architectures)
             and (not self.profiles or profile in self.profiles)
             and (not self.strategies or strategy in self.strategies)
+            and (gpus > 1 or not self.several)
         )
 
 
@@ -126,12 +129,14 @@ def _effect(name: str, entry: Mapping[str, Any]) -> Effect:
     return Effect(
         name, str(entry["changes"]), str(entry["meaning"]), float(entry["start"]), least, most, float(entry["value"]),
         architectures=tuple(where.get("architectures", ())), profiles=tuple(where.get("profiles", ())),
-        strategies=tuple(where.get("strategies", ())),
+        strategies=tuple(where.get("strategies", ())), several=where.get("gpus") == "several",
     )  # fmt: skip
 
 
-def effects_of(wanted: str | Mapping[str, float], device: Device, profile: str, strategy: str, assumptions: list[Assumption]) -> Effects:
-    """The effects of a job; what the catalogue decides is added to `assumptions` as one."""
+def effects_of(
+    wanted: str | Mapping[str, float], device: Device, profile: str, strategy: str, gpus: int, assumptions: list[Assumption]
+) -> Effects:
+    """The effects of a job of `gpus`; what the catalogue decides is added to `assumptions` as one."""
     from parsim.scenario.software import Assumption
 
     if wanted == "none":
@@ -140,7 +145,7 @@ def effects_of(wanted: str | Mapping[str, float], device: Device, profile: str, 
     values: list[str] = []
     meanings: list[str] = []
     for effect in catalogue():
-        if not effect.applies(device, profile, strategy):
+        if not effect.applies(device, profile, strategy, gpus):
             continue
         value = effect.value if isinstance(wanted, str) else wanted.get(effect.name, effect.start)
         if effect.changes == "boundary":
@@ -157,13 +162,13 @@ def effects_of(wanted: str | Mapping[str, float], device: Device, profile: str, 
 
 
 def effects_of_others(
-    wanted: str | Mapping[str, float], devices: Sequence[Device], profile: str, strategy: str, assumptions: list[Assumption]
+    wanted: str | Mapping[str, float], devices: Sequence[Device], profile: str, strategy: str, gpus: int, assumptions: list[Assumption]
 ) -> tuple[Effects, ...]:
     """The effects on every kind of GPU but the first; what differs from the first's is an assumption that names the device."""
     found = []
     first = [one.value for one in assumptions if one.name == "training_effects"]
     for device in devices[1:]:
         own: list[Assumption] = []
-        found.append(effects_of(wanted, device, profile, strategy, own))
+        found.append(effects_of(wanted, device, profile, strategy, gpus, own))
         assumptions += [replace(one, value=f"{one.value} ({device.name})") for one in own if one.value not in first]
     return tuple(found)

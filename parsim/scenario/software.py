@@ -54,6 +54,10 @@ class Profile:
     """in order of preference"""
     attention_hopper: tuple[str, ...]
     """the same from Hopper on, where that differs"""
+    hopper: tuple[float, ...]
+    """compute capabilities for which that holds; empty: Hopper's and later ones, and AMD's CDNA"""
+    attention_cdna: tuple[str, ...]
+    """the same on AMD's CDNA, where that differs"""
     fusion: str
     loss: str
     optimizer: str
@@ -82,6 +86,8 @@ class Profile:
     """parameters that a sharded optimizer has stepped are gathered under the next forward"""
     host: Mapping[str, float]
     """what launching takes, by the keys of software.host [s]"""
+    issue: float
+    """what one torch.nn.functional.linear takes the thread for which that holds [s]; 0: `per_kernel_forward`"""
     launches_per_product: float
     """kernels in whose time a matrix product is launched"""
     holds_logits: bool
@@ -107,8 +113,12 @@ class Profile:
 
         On AMD's CDNA Transformer Engine takes its fused kernels (ROCm/TransformerEngine, README.rst: NVTE_FUSED_ATTN), as from Hopper on.
         """
-        fused = (device.compute_capability >= HOPPER or device.architecture.startswith("cdna") for device in devices)
-        if self.attention_hopper and all(fused):
+        cdna = all(device.architecture.startswith("cdna") for device in devices)
+        if self.attention_cdna and cdna:
+            return self.attention_cdna, "attention.order_cdna"
+        listed = all(device.compute_capability in self.hopper for device in devices)
+        later = all(device.compute_capability >= HOPPER or device.architecture.startswith("cdna") for device in devices)
+        if self.attention_hopper and (listed if self.hopper else later):
             return self.attention_hopper, "attention.order_hopper"
         return self.attention, "attention.order"
 
@@ -160,6 +170,8 @@ def read_profile(name: str, relative_to: str | None) -> Profile:
         recipe=reader.get("fp8.recipe", Choice(tuple(RECIPES)), "delayed"),
         attention=tuple(reader.get("attention.order", _Order(), ["flash2", "mem-efficient", "eager"])),
         attention_hopper=tuple(reader.get("attention.order_hopper", _Order(), [])),
+        hopper=reader.get("attention.hopper", _Capabilities(), ()),
+        attention_cdna=tuple(reader.get("attention.order_cdna", _Order(), [])),
         fusion=reader.get("kernels.fusion", Choice(("eager", "compiled", "fused")), "eager"),
         loss=reader.get("kernels.loss", Choice(("eager", "fused", "vocab-parallel", "vocab-parallel-fused")), "eager"),
         optimizer=reader.get("kernels.optimizer", Choice(("fused", "foreach", "loop")), "foreach"),
@@ -176,6 +188,7 @@ def read_profile(name: str, relative_to: str | None) -> Profile:
         fsdp_version=reader.get("fsdp.version", Whole(1, 2), 2),
         overlap_gather=reader.get("accumulate.overlap_gather", Flag(), default=False),
         host={key: reader.get(f"host.{key}", Quantity("time", 1.0), "0 s") for key in HOST_TIMES},
+        issue=reader.get("host.issue", Quantity("time", 1.0), "0 s"),
         launches_per_product=reader.get("host.launches_per_product", Number(1.0, 100.0), 1.0),
         holds_logits=reader.get("kernels.hold_logits", Flag(), default=True),
         context=reader.get("memory.context", Quantity("bytes", 10**12), "0.5 GiB"),
@@ -218,7 +231,7 @@ def issue_of(device: Device, documents: Mapping[str, files.Document]) -> Issue |
 def host_of(section: HostSection, profile: Profile, assumptions: list[Assumption], issue: Issue | None = None) -> Host:
     """The launch floor; what nobody stated is added to `assumptions`.
 
-    Per kernel it is `issue` where the device's host was measured, in backward as much less as in the profile; else the profile's.
+    Per kernel it is the profile's, times what `issue` is over the profile's where the device's host was measured.
     """
     if section.graphs is True:
         return Host()
@@ -228,7 +241,7 @@ def host_of(section: HostSection, profile: Profile, assumptions: list[Assumption
             continue
         times[key] = profile.host[key]
         if times[key] and issue is not None and key.startswith("per_kernel"):
-            times[key] *= issue.seconds / profile.host["per_kernel_forward"]
+            times[key] *= issue.seconds / (profile.issue or profile.host["per_kernel_forward"])
             assumptions.append(Assumption(f"host_{key}", format_time(times[key]), issue.source, issue.origin))
         elif times[key]:
             assumptions.append(profile.assumption(f"host_{key}", format_time(times[key]), f"host.{key}"))
@@ -344,6 +357,13 @@ class _Order:
     def check(self, value: Any) -> list[str]:
         kernels = value if isinstance(value, list) else [value]
         return [Choice(ATTENTIONS).check(kernel) for kernel in kernels]
+
+
+class _Capabilities:
+    """A list of compute capabilities."""
+
+    def check(self, value: Any) -> tuple[float, ...]:
+        return tuple(Number(1.0, 100.0).check(item) for item in (value if isinstance(value, list) else [value])) if value != () else ()
 
 
 class _Reduction:

@@ -111,10 +111,16 @@ def test_mistakes_are_found(effects, problem):
 def test_an_effect_concerns_some_jobs():
     one = Effect("x", "compute", "", 1, 0.5, 1, 0.9, ("hopper",), ("nemo",), ("zero1",))
     h100, a100 = device("h100-sxm-80gb"), device("a100-sxm-80gb")
-    assert one.applies(h100, "nemo", "zero1")
-    assert not one.applies(a100, "nemo", "zero1")
-    assert not one.applies(h100, "megatron-core", "zero1")
-    assert not one.applies(h100, "nemo", "ddp")
+    assert one.applies(h100, "nemo", "zero1", 8)
+    assert not one.applies(a100, "nemo", "zero1", 8)
+    assert not one.applies(h100, "megatron-core", "zero1", 8)
+    assert not one.applies(h100, "nemo", "ddp", 8)
+
+
+def test_an_effect_can_concern_jobs_of_several_gpus_alone():
+    h200 = device("h200-sxm-141gb")
+    assert effects_of({"clock-hopper": 0.8}, h200, "pytorch-2", "ddp", 1, []) == Effects()
+    assert effects_of({"clock-hopper": 0.8}, h200, "pytorch-2", "ddp", 2, []) == Effects(compute=0.8)
 
 
 def test_every_shipped_effect_is_sound():
@@ -129,13 +135,13 @@ def test_every_shipped_effect_is_sound():
         assert set(effect.architectures) <= architectures
         assert set(effect.profiles) <= set(profiles)
     recorded = []
-    found = effects_of("published", device("a100-sxm-80gb"), "megatron-2021", "ddp", recorded)
-    moved = [e for e in catalogue() if e.applies(device("a100-sxm-80gb"), "megatron-2021", "ddp") and abs(e.value - e.start) > 1e-3]
+    found = effects_of("published", device("a100-sxm-80gb"), "megatron-2021", "ddp", 8, recorded)
+    moved = [e for e in catalogue() if e.applies(device("a100-sxm-80gb"), "megatron-2021", "ddp", 8) and abs(e.value - e.start) > 1e-3]
     assert [one.name for one in recorded] == ["training_effects"]
     assert recorded[0].value == ", ".join(f"{effect.name} x {effect.value:g}" for effect in moved)
     assert found.compute == pytest.approx(next(e.value for e in catalogue() if e.name == "clock-ampere"))
 
 
 def test_clock_effects_are_those_of_the_device():
-    assert effects_of({"clock-hopper": 0.8}, device("a100-sxm-80gb"), "pytorch-2", "ddp", []) == Effects()
-    assert effects_of({"clock-hopper": 0.8}, device("h100-sxm-80gb"), "pytorch-2", "ddp", []) == Effects(compute=0.8)
+    assert effects_of({"clock-hopper": 0.8}, device("a100-sxm-80gb"), "pytorch-2", "ddp", 8, []) == Effects()
+    assert effects_of({"clock-hopper": 0.8}, device("h100-sxm-80gb"), "pytorch-2", "ddp", 8, []) == Effects(compute=0.8)

@@ -90,12 +90,11 @@ def respond(row: PublishedRun) -> tuple[float, dict[str, tuple[tuple[float, ...]
         tree = row.scenario({EFFECTS: "none"})
         whole = step_time(tree)
         built = build(load(tree))
-        strategy = built.parallelism.data.strategy
-        device, profile = built.cluster.device(built.gpus[0]), built.runtime.profile
+        job = built.cluster.device(built.gpus[0]), built.runtime.profile, built.parallelism.data.strategy, len(built.gpus)
         short = shortened(tree, 1)
         start = step_time(short)
         changes = {}
-        for effect in (one for one in catalogue() if one.applies(device, profile, strategy)):
+        for effect in (one for one in catalogue() if one.applies(*job)):
             values = tuple(value for value in GRID[effect.changes] if effect.least <= value <= effect.most)
             steps = []
             for value in values:

@@ -113,7 +113,8 @@ def effects_table() -> str:
     lines = ["| effect | value | what it is | for |", "|---|---|---|---|"]
     for effect in catalogue():
         unit = " s per 1e9 local parameters" if effect.changes == "boundary" else ""
-        where = ", ".join((*effect.architectures, *effect.profiles, *effect.strategies)) or "all"
+        several = ("several GPUs",) if effect.several else ()
+        where = ", ".join((*effect.architectures, *effect.profiles, *effect.strategies, *several)) or "all"
         lines.append(f"| `{effect.name}` | {effect.value:g}{unit} | {effect.meaning} | {where} |")
     return "\n".join(lines) + "\n"
 
