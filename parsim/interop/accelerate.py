@@ -330,6 +330,7 @@ def _mesh(draft: ExportDraft, version: int) -> dict[str, Any]:
     draft.lacks("parallel.expert.shared_overlap", "only Megatron-LM runs shared experts beside its dispatchers")
     draft.lacks("parallel.expert.batch_overlap", "only Megatron-LM runs two micro-batches side by side")
     draft.lacks("parallel.expert.fused_mlp", "only Megatron-LM has Transformer Engine fuse the products of experts")
+    draft.lacks("parallel.expert.permute_fusion", "only Megatron-LM puts tokens in order of their experts by fused kernels or without them")
     draft.lacks("parallel.expert.paged_stash", "only Megatron-LM packs what experts keep into pages")
     for key in ("dispatcher", "dispatch_dtype", "combine_dtype", "sms"):
         draft.lacks(f"parallel.expert.{key}", "the model's code")

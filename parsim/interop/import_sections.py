@@ -244,6 +244,22 @@ def sizes(name: str | Mapping[str, Any], relative_to: str | None) -> Sizes | Non
     return Sizes(config.hidden, config.layers, config.vocabulary, largest, config.vision is not None, linear)
 
 
+def has_experts(draft: ImportDraft) -> bool:
+    """Whether the model that has been written is a mixture, by its own lines or by its name."""
+    from parsim.model.catalogue import read_architecture
+
+    if draft.value("model.experts.count") is not None:
+        return True
+    name = draft.value("model") or draft.value("model.base")
+    if not isinstance(name, str):
+        return False
+    try:
+        tree, _, beside = model_tree(name, None)
+        return read_architecture(tree, base_lookup=lookup("models", beside)).resolved().experts is not None
+    except InputError:
+        return False
+
+
 def write_experts(draft: ImportDraft, ranks: Key | None, width: Key | None, dispatcher: Key | None) -> None:
     """Over how many ranks Megatron-Core spreads experts, how many share the width of each, and how tokens reach them."""
     for path, key in (("parallel.expert.size", ranks), ("parallel.expert.tensor", width)):

@@ -44,6 +44,7 @@ def read_primus(draft: ImportDraft, foreign: Foreign) -> None:
     options = [_renamed(key, spelled) for key in keys if key.name.startswith(f"{MODULE}overrides.")]
     beside = [key for key in keys if not key.name.startswith(f"{MODULE}overrides.")]
     _check_job(draft, beside)
+    options += [replace(key, name="moe_permute_fusion", value=True, original=key.value) for key in options if _syncs_less(key)]
     given = {key.name for key in options if key.value is not None}
     given |= {"bf16"} & {"bf16" for key in options if key.name == "fp16" and key.value is True}
     options += [
@@ -64,6 +65,11 @@ def read_primus(draft: ImportDraft, foreign: Foreign) -> None:
     draft.take(source, "software.gradient_accumulation_fusion")
     draft.close(source)
     draft.close(Source(beside, table))
+
+
+def _syncs_less(key: Key) -> bool:
+    """Whether experts run without some waits of the host, which permutes tokens by fused kernels (patches/args/rocm_arg_validation.py)."""
+    return key.name == "turbo_sync_free_moe_stage" and isinstance(key.value, int) and key.value > 0
 
 
 def _with_default(key: Key) -> Key:

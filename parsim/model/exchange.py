@@ -16,6 +16,8 @@ a rank, and sums over them, are kernels of their own: Megatron-LM's behind DeepE
 rows of experts, too, unless --moe-permute-fusion-into-hybridep (deepseek-ai/DeepEP, branch hybrid-ep, csrc/hybrid_ep/extension/permute.cu;
 pull request 588 names the kernels of each call). Tokens that travel in fp8 are cast before, with a scale per 128
 values (deepseek-ai/DeepEP README.md), and back to the type of activations behind.
+
+Copies, sorts and sums are one kernel each, or, but for HybridEP's, PyTorch's operations (`parsim.model.permutation`).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from parsim.kernel import Memory
+from parsim.model.permutation import Permutation, chunks_sorted
 from parsim.model.workload import Workload, dispatched
 from parsim.routing import Routing
 
@@ -47,6 +50,8 @@ class Way:
     behind: tuple[Memory, ...] = ()
     buffers: int = 0
     """beside the tokens that enter and those that leave [B]"""
+    counts: tuple[int, int] = (0, 0)
+    """times that the host waits for a number of rows in what stands (before, behind) the messages"""
 
     @property
     def kernels(self) -> tuple[Memory, ...]:
@@ -88,46 +93,109 @@ class Exchange:
         """Tokens of all ranks that hold the experts together."""
         return self._tokens * self.at.expert * self.at.expert_width
 
+    @property
+    def by_operations(self) -> bool:
+        """PyTorch's operations put rows in order."""
+        return not (self.at.permute_fusion or (self.at.exchanges_tokens and self.at.dispatcher == "hybridep"))
+
+    @property
+    def permutation(self) -> Permutation:
+        """What they work on: the rank's own tokens for all experts, or what has arrived for its own experts."""
+        if not self.at.exchanges_tokens:
+            return Permutation(self.at.tokens, self.routing.experts, self._received, self.hidden)
+        if self.at.dispatcher == "alltoall":
+            return Permutation(self._tokens, self.routing.experts, self._sent, self.hidden)
+        tokens = self._gathered if self.at.dispatcher == "allgather" else self._arrived
+        return Permutation(tokens, -(-self.routing.experts // self.at.expert), self._received, self.hidden)
+
+    def _copied(self, fused: float, width: int) -> tuple[Memory, ...]:
+        """Copies of tokens, and their weights, or the gradients of sums; one kernel moves `fused` bytes."""
+        if not self.by_operations:
+            return (Memory(fused),)
+        order = self.permutation
+        return (order.gathered(width),) if self.summed else (order.choice, order.weights, order.copied(width))
+
+    def _summed(self, fused: float, width: int) -> tuple[Memory, ...]:
+        """Sums of copies, or the gradients of tokens and of their weights."""
+        if not self.by_operations:
+            return (Memory(fused),)
+        order = self.permutation
+        return order.summed(width) if self.summed else (order.weight_gradients, *order.added(width))
+
+    @property
+    def _choices(self) -> int:
+        """Times that the host waits for the numbers of chosen rows and of their weights."""
+        return 2 if self.by_operations and not self.summed else 0
+
     def _cast(self, rows: int, *, fp8: bool) -> tuple[Memory, ...]:
         """Rows into fp8, or out of it."""
         return (Memory(rows * (self.hidden * self.at.element + token_bytes(self.hidden, self.at, fp8=True))),) if fp8 else ()
 
-    def _own(self, width: int) -> Memory:
-        """The copies of the rank's own tokens, made or summed, in rows of `width` bytes."""
-        return Memory(self._sent * width + (self._tokens if self.summed else self._sent) * width)
+    def _own(self, width: int) -> int:
+        """Bytes of the copies of the rank's own tokens, made or summed, in rows of `width` bytes."""
+        return self._sent * width + (self._tokens if self.summed else self._sent) * width
 
     @property
     def leaving(self) -> Way:
         """Towards the experts: dispatch, and the gradient of combine."""
+        if not self.at.exchanges_tokens:
+            return self._chosen
         fp8 = self.at.dispatch_fp8
         width = token_bytes(self.hidden, self.at, fp8=fp8)
         cast, back = self._cast(self._tokens, fp8=fp8), self._cast(self._received, fp8=fp8)
         casts = (self._tokens + self._received) * width * fp8
         match self.at.dispatcher:
             case "hybridep" | "deepep":  # what arrives lies in HybridEP's own buffer
-                ordered = Memory((self._arrived + self._received) * width)
-                return Way(cast, (ordered, *back), casts + self._arrived * width * (self.at.dispatcher == "deepep"))
+                ordered = self._copied((self._arrived + self._received) * width, width)
+                buffers = casts + self._arrived * width * (self.at.dispatcher == "deepep")
+                return Way(cast, (*ordered, *back), buffers, (0, self._choices))
             case "allgather":
-                return Way(cast, (Memory(2 * self._received * width), *back), casts + self._gathered * width)
-        sorting = self._sorting(width)
-        return Way((*cast, self._own(width)), (*sorting, *back), casts + (self._sent + self._received * len(sorting)) * width)
+                ordered = self._copied(2 * self._received * width, width)
+                return Way(cast, (*ordered, *back), casts + self._gathered * width, (0, self._choices))
+        sorting, own = self._sorting(width), self._copied(self._own(width), width)
+        buffers = casts + (self._sent + self._received * len(sorting)) * width
+        return Way((*cast, *own), (*sorting, *back), buffers, (self._choices, 0))
 
     @property
     def returning(self) -> Way:
         """Back from them: combine, and the gradient of dispatch."""
+        if not self.at.exchanges_tokens:
+            return self._restored
         fp8 = self.at.combine_fp8
         width = token_bytes(self.hidden, self.at, fp8=fp8)
         row = self.hidden * self.at.element
         match self.at.dispatcher:
             case "hybridep" | "deepep":
-                return Way((Memory((self._received + self._arrived) * row),), (), self._arrived * row * (self.at.dispatcher == "deepep"))
+                sums = self._summed((self._received + self._arrived) * row, row)
+                return Way(sums, (), self._arrived * row * (self.at.dispatcher == "deepep"))
             case "allgather":
-                return Way((Memory((self._received + self._gathered) * row),), (), self._gathered * row)
-        sorting = self._sorting(width)
+                return Way(self._summed((self._received + self._gathered) * row, row), (), self._gathered * row)
+        sorting, own = self._sorting(width), self._summed(self._own(row), row)
         cast, back = self._cast(self._received, fp8=fp8), self._cast(self._sent, fp8=fp8)
         casts = (self._received + self._sent) * width * fp8
-        return Way((*cast, *sorting), (*back, self._own(row)), casts + (self._sent + self._received * len(sorting)) * width)
+        return Way((*cast, *sorting), (*back, *own), casts + (self._sent + self._received * len(sorting)) * width)
+
+    @property
+    def _chosen(self) -> Way:
+        """Where every rank holds all experts, and operations put rows in order: sums weight them."""
+        order, row = self.permutation, self.hidden * self.at.element
+        if not self.summed:
+            return Way((order.choice, order.copied(row)), counts=(1, 0))
+        return Way((order.gathered(row), order.weighting_gradients(row), order.weight_gradients), buffers=2 * order.rows * row)
+
+    @property
+    def _restored(self) -> Way:
+        """And the way back."""
+        order, row = self.permutation, self.hidden * self.at.element
+        if not self.summed:
+            return Way(order.added(row))
+        return Way((order.weights, order.weighted(row), *order.summed(row)), buffers=order.rows * row, counts=(1, 0))
 
     def _sorting(self, width: int) -> tuple[Memory, ...]:
         """What orders the rows of several experts by expert, or back by rank."""
-        return (Memory(2 * self._received * width),) if self.routing.experts > self.routing.slots else ()
+        chunks = self.routing.experts * self.routing.width
+        if self.routing.experts <= self.routing.slots:
+            return ()
+        if self.by_operations:
+            return (chunks_sorted(self._received, width, chunks, weights=not self.summed),)
+        return (Memory(2 * self._received * width),)

@@ -91,7 +91,8 @@ class Dispatch(Layer):
     """Copies tokens into the order of their experts; `inputs` is (tokens, router's output).
 
     A fused kernel keeps the order (8 B per copy); transformers' ``grouped_mm_experts_forward`` three index tensors: of
-    the tokens, of their weights, and of the way back.
+    the tokens, of their weights, and of the way back. PyTorch's operations in Megatron-LM keep the order and what they choose weights from
+    (`parsim.model.permutation`).
     """
 
     hidden: int
@@ -110,11 +111,16 @@ class Dispatch(Layer):
         """A gather forward, a sum of the copies backward."""
         copies, source = dispatched(at, self.top_k), at.local_tokens * self.hidden * at.element
         output = copies * self.hidden * at.element
-        saves = (Save(f"{self.name}.order", (8 if at.library else 24) * copies),)
-        if not at.exchanges_tokens:
+        saves: tuple[Save, ...] = (Save(f"{self.name}.order", (8 if at.library else 24) * copies),)
+        exchange = self.exchange(at)
+        if exchange.by_operations:
+            saves = (Save(f"{self.name}.order", exchange.permutation.order),)
+            if at.exchanges_tokens:
+                saves += (Save(f"{self.name}.chosen_from", exchange.permutation.chosen_from),)
+        elif not at.exchanges_tokens:
             kernel = Memory(2 * output)
             return Work((kernel,), (kernel,), (), output, (source, -1), saves)
-        leaving, returning = self.exchange(at).leaving, self.exchange(at).returning
+        leaving, returning = exchange.leaving, exchange.returning
         return Work(
             leaving.kernels, returning.kernels, (), output, (source, -1), saves,
             forward_temporary=leaving.buffers, backward_temporary=returning.buffers,
@@ -254,7 +260,8 @@ class GroupedLinear(Layer):
 class Combine(Layer):
     """The weighted sum of each token's expert outputs; `inputs` is (expert outputs, router's output), both kept.
 
-    Unfused, the weights are kept a second time, in the order of the experts (transformers' ``grouped_mm_experts_forward``).
+    Unfused, the weights are kept a second time, in the order of the experts (transformers' ``grouped_mm_experts_forward``). So they are
+    by PyTorch's operations in Megatron-LM, with what they were chosen from (`parsim.model.permutation`).
     Under expert parallelism the weights have travelled with the tokens and are applied inside the experts, so that what comes back is
     only summed and not kept (Megatron-LM: experts.py, permuted_probs).
     """
@@ -275,15 +282,20 @@ class Combine(Layer):
         """A scatter with weights both ways."""
         source = dispatched(at, self.top_k) * self.hidden * at.element
         output, choice = at.local_tokens * self.hidden * at.element, at.local_tokens * self.top_k
-        if at.exchanges_tokens:
-            leaving, returning = self.exchange(at).leaving, self.exchange(at).returning
+        exchange = self.exchange(at)
+        saves: tuple[Save, ...] = (Save(self.inputs[1], 12 * choice),)
+        if not at.exchanges_tokens:
+            saves = (Save(self.inputs[0], source), *saves)
+            if not at.library or exchange.by_operations:
+                saves += (Save(f"{self.name}.weights", 4 * dispatched(at, self.top_k)),)
+            if exchange.by_operations:
+                saves += (Save(f"{self.name}.chosen_from", exchange.permutation.chosen_from),)
+        if at.exchanges_tokens or exchange.by_operations:
+            leaving, returning = exchange.leaving, exchange.returning
             return Work(
-                returning.kernels, leaving.kernels, (), output, (source, 4 * choice), (Save(self.inputs[1], 12 * choice),),
+                returning.kernels, leaving.kernels, (), output, (source, 4 * choice), saves,
                 forward_temporary=returning.buffers, backward_temporary=leaving.buffers,
             )  # fmt: skip
-        saves: tuple[Save, ...] = (Save(self.inputs[0], source), Save(self.inputs[1], 12 * choice))
-        if not at.library:
-            saves += (Save(f"{self.name}.weights", 4 * dispatched(at, self.top_k)),)
         return Work((Memory(source + output),), (Memory(2 * source + output),), (), output, (source, 4 * choice), saves)
 
 

@@ -18,6 +18,7 @@ step gradients of experts are reduced, and their states sharded, over the edp co
 
 In forward and recomputation the host waits for the numbers of tokens before it launches what is done with them (alltoall: d2h_event of
 _maybe_dtoh_and_synchronize; allgather: tokens_per_expert.cpu(); DeepEP and HybridEP inside their dispatch), unless experts are padded.
+Where PyTorch's operations put tokens in order, it waits for those, too (`Way.counts`); alltoall's numbers have come meanwhile.
 Backward knows them.
 
 Ranks that compute meanwhile wait: nothing overlaps the exchanges but a shared expert (`parsim.model.shared_overlap`). With an imbalance
@@ -45,6 +46,7 @@ from parsim.parallel.fully_connected import fully_connected_findings, shared_lay
 from parsim.parallel.groups import EXPERT, EXPERT_MODEL, EXPERT_TENSOR, PIPELINE, REPLICATING, TENSOR, Mesh
 from parsim.parallel.hooks import COUNTS, LAUNCHES, Emitter, Sharding, SilentHooks, Unit, Weight
 from parsim.parallel.replicated import Replicated
+from parsim.parallel.runtime import Runtime
 from parsim.parallel.settings import EXCHANGE_SMS, ExpertParallel, Parallelism
 from parsim.parallel.shared_overlap_findings import shared_overlap_findings
 from parsim.parallel.training import Training
@@ -90,11 +92,16 @@ class ExpertParallelHooks(SilentHooks):
         if operator is step.operator:
             leaves = isinstance(operator, Dispatch) == (step.phase != "input")
             exchange = operator.exchange(self.workload)
-            place = len((exchange.leaving if leaves else exchange.returning).before)
+            way = exchange.leaving if leaves else exchange.returning
+            place = len(way.before)
+            self._wait(at, way.counts[0])
             at.compute("", kind, step.kernels[:place], allocates=allocates)
-            self._messages(operator, step, at)
+            if self.workload.exchanges_tokens:
+                self._messages(operator, step, at)
+            self._wait(at, way.counts[1])
             at.compute("", kind, step.kernels[place:], frees=frees)
         elif isinstance(step.operator, Departure) == (step.phase != "input"):
+            self._wait(at, self._counts(operator, step)[0])
             at.compute("", kind, step.kernels, allocates, frees)
             self.beside = True
             self._messages(operator, step, at)
@@ -102,12 +109,13 @@ class ExpertParallelHooks(SilentHooks):
         else:
             at.wait(*self.pending)
             self.pending.clear()
+            self._wait(at, self._counts(operator, step)[1])
             at.compute("", kind, step.kernels, allocates, frees)
 
     def _messages(self, operator: Dispatch | Combine, step: Step, at: Emitter) -> None:
         """All that a dispatch or combine sends in a step."""
         leaves = isinstance(operator, Dispatch) == (step.phase != "input")
-        waits = self.answer > 0 and isinstance(operator, Dispatch) and leaves
+        waits = isinstance(operator, Dispatch) and leaves and not self._counts(operator, step)[0]
         if self.workload.dispatcher == "hybridep" and isinstance(operator, Dispatch) and leaves:
             self._send(at, "all_gather", EXPERT_MODEL, self._everyone * operator.experts, f"{operator.name} map")
         if waits and self.workload.dispatcher != "allgather":
@@ -133,10 +141,18 @@ class ExpertParallelHooks(SilentHooks):
         else:
             at.collective(kind, axis, size, name, blocking=True)
 
-    def _wait(self, at: Emitter) -> None:
+    def _counts(self, operator: Dispatch | Combine, step: Step) -> tuple[int, int]:
+        """Times that the host waits for a number of rows (before, behind) the messages of a forward; backward knows them."""
+        exchange = operator.exchange(self.workload)
+        if step.phase == "input":
+            return 0, 0
+        return (exchange.leaving if isinstance(operator, Dispatch) else exchange.returning).counts
+
+    def _wait(self, at: Emitter, times: int = 1) -> None:
         """Nothing is launched that was not launched before the counts were asked for: the device waits for the host from here on."""
-        at.wait_for_lane(LAUNCHES)
-        at.idle(COUNTS, "launch", self.answer)
+        if self.answer > 0 and times:
+            at.wait_for_lane(LAUNCHES)
+            at.idle(COUNTS, "launch", times * self.answer)
 
     @property
     def _most(self) -> float:
@@ -217,6 +233,22 @@ def _fused_findings(model: Model, training: Training, parallelism: Parallelism) 
     if training.finetune is not None and training.finetune.method != "freeze":
         reasons.append(("not supported yet: fused_mlp with adapters", "leave it out"))
     return [Finding(text, path, True, hint) for text, hint in reasons]
+
+
+def permutation_findings(model: Model, parallelism: Parallelism, runtime: Runtime) -> list[Finding]:
+    """Why PyTorch's operations do not put tokens in order."""
+    expert, path = parallelism.expert, "parallel.expert.permute_fusion"
+    if expert.permute_fusion:
+        return []
+    reasons = []
+    if not any(isinstance(operator, GroupedLinear) for block in model.blocks for operator in block.operators):
+        reasons.append((f"{model.name} has no experts", "leave it out"))
+    if not runtime.megatron:
+        text = f"only Megatron-LM has the choice, not the layers of software.profile {runtime.profile}"
+        reasons.append((text, "leave it out, or use software.profile megatron-core"))
+    if expert.dispatcher == "hybridep" and parallelism.exchanges_tokens:
+        reasons.append(("HybridEP puts tokens in order by kernels of its own", "leave it out, or use dispatcher alltoall"))
+    return [Finding(text, path, False, hint) for text, hint in reasons]
 
 
 def expert_findings(model: Model, training: Training, parallelism: Parallelism, mesh: Mesh) -> list[Finding]:

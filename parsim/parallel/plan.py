@@ -162,9 +162,10 @@ class Plan:
             made.append(TensorParallelHooks(self.timed(partial), self.parallelism.tensor, gradient, split=split))
         if self.mesh.size(CONTEXT) > 1:
             made.append(ContextParallelHooks(self.timed(partial)))
-        if self.parallelism.exchanges_tokens:
+        if self.parallelism.exchanges_tokens or self.parallelism.waits_for_counts:
             answer = self.runtime.host.answer if self.parallelism.waits_for_counts else 0.0
             made.append(ExpertParallelHooks(self.timed(partial), self.loads, answer))
+        if self.parallelism.exchanges_tokens:
             made.append(FullyConnectedHooks(self.timed(partial)))
             if self.parallelism.expert.paged_stash and self.training.backward:
                 made.append(PagedStashHooks(self.timed(partial), self.loads, self._experts))
@@ -375,6 +376,7 @@ def plan(
         dispatch_fp8=parallelism.expert.dispatch_dtype == "fp8",
         combine_fp8=parallelism.expert.combine_dtype == "fp8",
         fused_experts=parallelism.expert.fused_mlp,
+        permute_fusion=parallelism.expert.permute_fusion,
         paged_stash=parallelism.expert.paged_stash,
         element=training.precision.activations,
         dtype=training.precision.matmul,

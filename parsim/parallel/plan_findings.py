@@ -13,7 +13,7 @@ from parsim.model.model import OUTER, Model
 from parsim.model.regions import REGIONS, regions
 from parsim.parallel import zero3_buckets, zero_plus_plus
 from parsim.parallel.context import context_findings
-from parsim.parallel.experts import expert_findings
+from parsim.parallel.experts import expert_findings, permutation_findings
 from parsim.parallel.groups import Groups, Mesh
 from parsim.parallel.instances import instance_findings
 from parsim.parallel.local_steps import outer_findings
@@ -68,6 +68,7 @@ def findings_of(
     findings += placement_findings(parallelism, Groups(mesh, mesh.replicas), gpus, machine.node_of)
     findings += context_findings(model, training, parallelism)
     findings += expert_findings(model, training, parallelism, mesh)
+    findings += permutation_findings(model, parallelism, runtime)
     findings += paged_stash_findings(training, parallelism) if parallelism.expert.paged_stash else []
     findings += share_findings(model, training, parallelism)
     findings += _uneven_findings(model, training, parallelism)

@@ -95,6 +95,8 @@ class ExpertParallel:
     """each forward runs beside a backward of another micro-batch; the pipeline's schedule says so too"""
     fused_mlp: bool = False
     """activation, biases and casts of experts are part of their products"""
+    permute_fusion: bool = True
+    """fused kernels put tokens in order of their experts; False: PyTorch's operations"""
     paged_stash: bool = False
     """what experts keep for backward is copied into pages, and back out of them"""
 
@@ -211,4 +213,4 @@ class Parallelism:
     @property
     def waits_for_counts(self) -> bool:
         """The host cannot launch a layer's experts before it knows how many tokens come: their numbers are copied to it."""
-        return self.exchanges_tokens and not self.expert.pad_to_capacity
+        return (self.exchanges_tokens or not self.expert.permute_fusion) and not self.expert.pad_to_capacity

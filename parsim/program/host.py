@@ -160,7 +160,7 @@ class LaunchFloor:
         handle, first = self._begun
         self.at.mark()
         if self._floor.early is not None and (waits := [i for i in range(first, len(self.at.items)) if self.at.items[i].name == COUNTS]):
-            handle = waits[-1]
+            handle = waits[0]
             first = handle if not self.host.blocking else first
         collectives = sum(item.collective is not None and item.collective[1] in OPERATOR_GROUPS for item in self.at.items[first:])
         seconds = collectives * self.host.per_collective

@@ -204,6 +204,9 @@ class ExpertSection(Section):
     fused_mlp: Annotated[bool, Flag()] = False
     """activation, biases and casts of experts are part of their mxfp8 products, each one kernel for all experts of a rank (Megatron-LM:
     --use-transformer-engine-op-fuser)"""
+    permute_fusion: Annotated[Any, Flag(("auto",))] = "auto"
+    """one kernel puts tokens in order of their experts, and one sums what comes back (Megatron-LM: --moe-permute-fusion); false: PyTorch's
+    operations, some of which the host waits for; auto = true"""
     paged_stash: Annotated[bool, Flag()] = False
     """what fused experts keep for backward is copied into pages behind their forward and out of them before their backward, beside other
     work (Megatron-LM: --moe-paged-stash)"""

@@ -5,7 +5,8 @@ backward of the A100 is full less forward), of ``torch.nn.CrossEntropyLoss`` (fp
 the logits to the one before: three passes more) and of Megatron-LM's cross entropy (bf16 logits of 4 x 2048 tokens; its mode "backward"
 runs the forward, too). NVIDIA/apex pull request 1037: norms of 32 x 512 tokens of width 1024 in fp16 on an A100 of 1555 GB/s.
 Megatron-LM's formulas for experts (fused_bias_swiglu.py, fused_bias_geglu.py, experts.py: _apply_bias, rope_utils.py) on an H100 SXM:
-validation/gemm/elementwise.csv; a copy of 1 GiB reaches 3.02 TB/s there (the device streams 2.73, as its norms do).
+validation/gemm/elementwise.csv; a copy of 1 GiB reaches 3.02 TB/s there (the device streams 2.73, as its norms do). Its operations that
+put tokens in order (moe_utils.py: permute, unpermute, sort_chunks_by_idxs) on an H200 SXM, in the same file.
 ROCm/TransformerEngine pull request 598, column B200: casts of Transformer Engine.
 """
 
@@ -23,12 +24,13 @@ from parsim.model.attention import Rotary
 from parsim.model.elementwise import GatedActivation
 from parsim.model.loss import Loss
 from parsim.model.low_precision import TRANSFORMER_ENGINE, Quantisation
-from parsim.model.mixture import GroupedLinear
+from parsim.model.mixture import Combine, Dispatch, GroupedLinear
 from parsim.model.norms import LayerNorm
+from parsim.model.permutation import Permutation, chunks_sorted
 from parsim.model.workload import Workload
 
 ROOT = Path(__file__).parent.parent.parent
-A100, H100, A100_40 = "a100-sxm-80gb", "h100-sxm-80gb", "a100-sxm-40gb"
+A100, H100, A100_40, H200 = "a100-sxm-80gb", "h100-sxm-80gb", "a100-sxm-40gb", "h200-sxm-141gb"
 
 
 def milliseconds(name, kernels):
@@ -89,8 +91,8 @@ def measured(kernel: str) -> list[dict[str, str]]:
     return [row for row in rows if row["kernel"].startswith(kernel)]
 
 
-def microseconds(kernels) -> float:
-    return 1e3 * milliseconds(H100, kernels)
+def microseconds(kernels, gpu=H100) -> float:
+    return 1e3 * milliseconds(gpu, kernels)
 
 
 @pytest.mark.parametrize("row", measured("weighted swiglu"), ids=lambda row: f"{row['rows']}x{row['columns']}")
@@ -124,6 +126,67 @@ def test_rotary_positions_that_are_spelt_out():
     work = Rotary("r", ("q",), "y", 64, 0, 64, scaled=True).work(Workload(4, 4096, fused=True))
     assert microseconds(work.forward) == pytest.approx(float(row["forward_us"]), rel=0.06)
     assert microseconds(work.backward_input) == pytest.approx(float(row["backward_us"]), rel=0.06)
+
+
+HOST = 59.0
+"""what the host takes in either forward operation until the device goes on with the next, beside the kernels [us]"""
+
+
+def permutation(row) -> tuple[Permutation, int]:
+    """Of a row of measurements, and the bytes of a row of tokens."""
+    top_k, experts = (int(word) for word in row["kernel"].split() if word.isdigit())
+    tokens, columns = int(row["rows"]), int(row["columns"])
+    return Permutation(tokens, experts, tokens * top_k, columns), 2 * columns
+
+
+def shape(row) -> str:
+    return f"{row['rows']}x{row['columns']}, {row['kernel'].partition(', ')[2]}"
+
+
+@pytest.mark.parametrize("row", measured("permute"), ids=shape)
+def test_copies_of_tokens_by_operations(row):
+    """What many experts read comes out of the cache: 16 % too slow at most."""
+    order, width = permutation(row)
+    forward, backward = microseconds((order.choice, order.copied(width)), H200), microseconds(order.added(width), H200)
+    assert forward + HOST == pytest.approx(float(row["forward_us"]), rel=0.16)
+    assert backward == pytest.approx(float(row["backward_us"]), rel=0.055)
+
+
+@pytest.mark.parametrize("row", measured("unpermute"), ids=shape)
+def test_sums_of_weighted_rows_by_operations(row):
+    order, width = permutation(row)
+    forward = (order.weights, order.weighted(width), *order.summed(width))
+    backward = (order.gathered(width), order.weighting_gradients(width), order.weight_gradients)
+    assert microseconds(forward, H200) + HOST == pytest.approx(float(row["forward_us"]), rel=0.075)
+    assert microseconds(backward, H200) == pytest.approx(float(row["backward_us"]), rel=0.045)
+
+
+@pytest.mark.parametrize("row", measured("sorted chunks"), ids=shape)
+def test_sorted_chunks_of_experts(row):
+    """A copy reaches 4.24 TB/s on this card, where the device streams 3.94."""
+    order, width = permutation(row)
+    kernel = chunks_sorted(order.rows, width, order.experts, weights=False)
+    assert microseconds((kernel,), H200) == pytest.approx(float(row["forward_us"]), rel=0.1)
+
+
+@pytest.mark.parametrize("row", measured("index_select"), ids=shape)
+def test_copies_of_rows_alone(row):
+    order, width = permutation(row)
+    assert microseconds((order.copied(width),), H200) == pytest.approx(float(row["forward_us"]), rel=0.33)
+
+
+@pytest.mark.parametrize("gpu", ["v100-sxm2-32gb", "a100-sxm-80gb", H100, H200, "b200-sxm-180gb", "mi300x-192gb", "mi355x-288gb"])
+@pytest.mark.parametrize("dispatcher", ["alltoall", "allgather", "deepep", "hybridep"])
+@pytest.mark.parametrize("expert", [1, 4])
+def test_fused_kernels_are_no_slower_than_operations(gpu, dispatcher, expert):
+    for operator in (Dispatch, Combine):
+        layer = operator("o", ("x", "choice"), "y", 512, 2, 8)
+        fused, operations = (
+            layer.work(Workload(1, 1000, fused=True, expert=expert, expert_tensor=1, dispatcher=dispatcher, permute_fusion=fusion))
+            for fusion in (True, False)
+        )
+        assert microseconds(fused.forward, gpu) <= microseconds(operations.forward, gpu)
+        assert microseconds(fused.backward_input, gpu) <= microseconds(operations.backward_input, gpu)
 
 
 @pytest.mark.parametrize(("trains", "measured"), [(False, 0.03484), (True, 0.05234)])

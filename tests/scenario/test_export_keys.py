@@ -79,6 +79,7 @@ ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
         ),
         (MIXTURE, ("parallel.expert={size: 4, tensor: 1, dispatcher: deepep, sms: 24, dispatch_dtype: fp8, combine_dtype: bf16}",)),
         (MIXTURE, FUSED_EXPERTS),
+        (MIXTURE, ("parallel.expert={size: 4, tensor: 1, permute_fusion: false}",)),
         (WITH_SHARED, ("parallel.expert={size: 4, tensor: 1, shared_overlap: true}",)),
     ],
     "deepspeed": [
@@ -170,6 +171,7 @@ ELSEWHERE = {
         *MUON,
         *FACTORS,
         "parallel.expert.fused_mlp",
+        "parallel.expert.permute_fusion",
         "parallel.expert.paged_stash",
         "parallel.data.optimizer_instances",
         "parallel.order",
@@ -199,6 +201,7 @@ ELSEWHERE = {
         "parallel.expert.combine_dtype",
         "parallel.expert.sms",
         "parallel.expert.fused_mlp",
+        "parallel.expert.permute_fusion",
         "parallel.expert.paged_stash",
     },
     "torchtitan": {
@@ -207,6 +210,7 @@ ELSEWHERE = {
         *FACTORS,
         "training.finetune.*",
         "parallel.expert.fused_mlp",
+        "parallel.expert.permute_fusion",
         "parallel.expert.paged_stash",
         "parallel.data.optimizer_instances",
         "parallel.order",

@@ -132,8 +132,16 @@ def test_a_test_of_megatron_is_built_as_it_says() -> None:
         ("main_grads_dtype", "bf16", {"training.precision": {"preset": "fp8", "gradients": "bf16", "recipe": "mxfp8"}}),
         ("recompute_modules", "[mlp]", {"training.recompute": {"selective": ["mlp"]}}),
         ("recompute_modules", '"[moe_act, mlp]"', {"training.recompute": {"selective": ["moe_act", "mlp"]}}),
-        ("moe_flex_dispatcher_backend", "deepep", {"parallel.expert.dispatcher": "deepep"}),
-        ("moe_token_dispatcher_type", "alltoall", {"parallel.expert.dispatcher": "alltoall", "parallel.expert.sms": None}),
+        (
+            "moe_flex_dispatcher_backend",
+            "deepep",
+            {"parallel.expert.dispatcher": "deepep", "parallel.expert.permute_fusion": False},
+        ),
+        (
+            "moe_token_dispatcher_type",
+            "alltoall",
+            {"parallel.expert.dispatcher": "alltoall", "parallel.expert.sms": None, "parallel.expert.permute_fusion": False},
+        ),
         ("moe_hybridep_num_sms", "16", {"parallel.expert.sms": 16}),
         ("cuda_graph_scope", "full_iteration", {"software.host.graphs": True}),
         ("cuda_graph_scope", "moe_router moe_preprocess", {"software.host.graphs": ["router"]}),

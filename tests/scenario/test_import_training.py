@@ -67,7 +67,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "training.dropout": 0.0, "training.recompute": {"blocks": 2}, "parallel.tensor.size": 1, "parallel.pipeline.size": 4,
         "parallel.pipeline.schedule": "interleaved", "parallel.pipeline.virtual_stages": 2, "parallel.data.strategy": "zero1",
         "parallel.data.overlap_reduce": True, "parallel.data.overlap_gather": True, "parallel.expert.size": 8,
-        "parallel.expert.dispatcher": "alltoall",
+        "parallel.expert.dispatcher": "alltoall", "parallel.expert.permute_fusion": False,
     },
     "megatron-recipe.yaml": {
         **MEGATRON, **{key: value for key, value in LLAMA.items() if key != "model.mlp"}, "model.layers": 4, "model.hidden": 1024,

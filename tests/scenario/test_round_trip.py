@@ -183,6 +183,7 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
             "training.precision={preset: fp8, recipe: mxfp8}",
             "parallel.expert={size: 2, tensor: 1, fused_mlp: true}",
         ),
+        "parallel.expert.permute_fusion": (*SPREAD, "parallel.expert={size: 2, permute_fusion: true}"),
         "parallel.expert.paged_stash": (
             *SPREAD,
             "cluster.topology=hgx-b200",

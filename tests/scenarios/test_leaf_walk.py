@@ -269,6 +269,9 @@ LEAVES: dict[str, Leaf] = {
         True, model=MIXTURE, parallel__expert__size=2, cluster__topology="hgx-b200", software__profile="megatron-core",
         training__precision={"preset": "fp8", "recipe": "mxfp8"},
     ),
+    "parallel.expert.permute_fusion": leaf(
+        False, same={"auto": None, True: None}, model=MIXTURE, parallel__expert__size=2, software__profile="megatron-core"
+    ),
     "parallel.expert.paged_stash": leaf(
         True, model=MIXTURE, parallel__expert={"size": 2, "dispatcher": "hybridep", "fused_mlp": True}, cluster__topology="hgx-b200",
         software__profile="megatron-core", training__precision={"preset": "fp8", "recipe": "mxfp8"},

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from parsim.interop.export_draft import ExportDraft, order
 from parsim.interop.import_draft import ImportDraft
-from parsim.interop.import_sections import write_experts
+from parsim.interop.import_sections import has_experts, write_experts
 from parsim.interop.keys import Source
 from parsim.interop.megatron.pipeline_layout import layout, read_layout
 from parsim.parallel.settings import EXCHANGE_SMS
 
 OF_2021 = ("DDP_impl", "checkpoint_activations", "activations_checkpoint_method", "activations_checkpoint_num_layers")
 """options that only Megatron-LM of 2020 to early 2022 had"""
+OWN_DEFAULTS = ("Megatron-LM", "FlagScale")
+"""tools in which an option that is not given is as Megatron-LM has it, whatever the model"""
 SHARDING = {"no_shard": "ddp", "optim": "zero1", "optim_grads": "zero2", "optim_grads_params": "fsdp"}
 """--data-parallel-sharding-strategy of Megatron's own FSDP"""
 ORDER = ("tensor", "context", "data", "pipeline")
@@ -165,6 +167,25 @@ def _read_experts(draft: ImportDraft, source: Source) -> None:
         draft.take(source, "parallel.expert.paged_stash")
     else:
         draft.harmless(source.of("parallel.expert.paged_stash"), "only fused mxfp8 experts mark what they keep")
+    _read_dispatcher(draft, source)
+    _read_permutation(draft, source)
+
+
+def _read_permutation(draft: ImportDraft, source: Source) -> None:
+    """Fused kernels put tokens in order, or PyTorch's operations; models and recipes of other tools have defaults of their own."""
+    path, spread = "parallel.expert.permute_fusion", draft.value("parallel.expert.size") not in (None, 1)
+    key = source.of(path)
+    if not has_experts(draft):
+        draft.harmless(key, "there are no experts")
+    elif spread and draft.value("parallel.expert.dispatcher") == "hybridep":
+        draft.harmless(key, "HybridEP puts tokens in order by kernels of its own")
+    elif key is not None:
+        draft.take(source, path)
+    elif source.table.tool in OWN_DEFAULTS:
+        draft.write(path, False, note="off without --moe-permute-fusion")
+
+
+def _read_dispatcher(draft: ImportDraft, source: Source) -> None:
     path, beside = "parallel.expert.dispatcher", source.of("parallel.expert.shared_overlap")
     kind, backend, deepep = source.of(path), source.of(f"{path}.backend"), source.of(f"{path}.deepep")
     keys, sms = [key for key in (kind, backend, deepep) if key is not None], source.of("parallel.expert.sms")
@@ -298,6 +319,7 @@ def mesh_arguments(draft: ExportDraft) -> list[str]:
     for path, overlaps in {f"parallel.expert.{key}": said for key, said in (flags | fused).items()}.items():
         draft.says(path, "the default, off")
         arguments += [draft.option(path)] if overlaps else []
+    arguments += _permutation(draft)
     if section.expert.paged_stash:
         draft.remarks("parallel.expert.paged_stash", "parsim fills no receive buffer: add --moe-expert-rank-capacity-factor")
     if section.expert.batch_overlap:
@@ -305,6 +327,20 @@ def mesh_arguments(draft: ExportDraft) -> list[str]:
     arguments += _dispatcher(draft)
     mapping = order(draft, {ORDER: "", MAPPED_ORDER: draft.written("parallel.order")}, "no tool has another order")
     return [*arguments, *([mapping] if mapping else [])]
+
+
+def _permutation(draft: ExportDraft) -> list[str]:
+    """The kernels that put tokens in order of their experts."""
+    path, split = "parallel.expert.permute_fusion", draft.job.built.parallelism
+    if not draft.job.built.model.facts.get("experts"):
+        draft.says(path, "not needed: there are no experts")
+    elif not split.expert.permute_fusion:
+        draft.says(path, "the default, off")
+    elif split.expert.dispatcher == "hybridep" and split.exchanges_tokens:
+        draft.says(path, "not needed: HybridEP has kernels of its own")
+    else:
+        return [draft.option(path)]
+    return []
 
 
 def _dispatcher(draft: ExportDraft) -> list[str]:

@@ -1,0 +1,118 @@
+"""Tokens in order of their experts, and sums of their results, by PyTorch's operations (Megatron-LM without --moe-permute-fusion).
+
+Megatron-LM (megatron/core/transformer/moe/moe_utils.py: permute, unpermute; fused, all of it is one kernel of Transformer Engine each way),
+T tokens, a map of T x E booleans, R rows of h values:
+
+===================  ==================================================  ==============================================================
+operation            forward                                             backward
+===================  ==================================================  ==============================================================
+choice of rows       map transposed, token numbers, masked_select
+choice of weights    weights transposed, masked_select                   zeros, prefix sum of the map, its check, masked_scatter
+rows                 index_select                                        zeros, index_add
+sums                 zeros, scatter_add                                  gather
+weighting            product of rows and weights                         that of their gradients, and of both, which is summed by rows
+===================  ==================================================  ==============================================================
+
+masked_select finds the places of a map and reads what is there, in six kernels: two count the places, the host waits for their number, two
+choose them, one makes rows and columns of them (ATen: native/cuda/Nonzero.cu, IndexKernel.cu). Where the weights travel with the tokens,
+dispatch chooses them, too, so that the host waits twice, and nothing is weighted behind the experts (Megatron-LM since April 2025);
+otherwise the sums choose them. Experts that are filled up need no number: a sort stands in the place of masked_select, counted alike. Since
+March 2026 Megatron-LM sorts the whole map instead, and the host waits for nothing; parsim has what was before, which published steps ran.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parsim.kernel import Memory
+
+ADD_ISSUES, SUM_ISSUES, GATHER_ISSUES = 543.0, 363.0, 149.0
+"""of index_add, scatter_add and gather, for an element of the rows [FLOP]: `Memory.vector`. The first two add every element by an atomic
+operation, the last walks them one by one: 8.1, 5.4 and 2.2 ps an element. Least squares of relative errors over six shapes of 16,384 to
+196,608 rows of 2,048 to 7,168 bf16 values on an H200 SXM (PyTorch 2.11, 28 November 2026: validation/gemm/elementwise.csv), together with
+59 us that the host takes in either forward operation beside what is counted here. Errors are -5 to 5 % of the backward of copies, -7 to 3
+and -3 to 4 % of the sums' forward and backward, and -9 to 16 % of copies, which come out of the cache where many experts read a token"""
+INDEX, PLACE, WEIGHT = 8, 16, 4
+"""bytes of a token's number, of a place in the map, and of a weight in fp32"""
+MAPPED, WEIGHED, SPREAD = 4, 10, 26
+"""bytes of a cell of the map, read and written: transposed and read twice for the choice of rows; weights transposed and the map read twice
+for theirs; zeros, the map, its prefix sum written and read, the map and the result for their gradients"""
+
+
+@dataclass(frozen=True, slots=True)
+class Permutation:
+    """Rows of tokens that a map chooses; `width` is that of a row in bytes."""
+
+    tokens: int
+    experts: int
+    """columns of the map"""
+    rows: int
+    hidden: int
+
+    @property
+    def cells(self) -> int:
+        """Of the map."""
+        return self.tokens * self.experts
+
+    @property
+    def choice(self) -> Memory:
+        """Which token stands in which row; the host waits inside."""
+        each = 2 * INDEX + 2 * PLACE + 2 * INDEX
+        return Memory(MAPPED * self.cells + INDEX * self.tokens + each * self.rows, launches=8)
+
+    @property
+    def weights(self) -> Memory:
+        """The weights of the rows; the host waits inside."""
+        each = 2 * INDEX + 2 * PLACE + 2 * WEIGHT
+        return Memory(WEIGHED * self.cells + each * self.rows, launches=7)
+
+    @property
+    def weight_gradients(self) -> Memory:
+        """Of the weights, where they were chosen."""
+        return Memory(SPREAD * self.cells + WEIGHT * self.rows, launches=5)
+
+    def copied(self, width: int) -> Memory:
+        """Rows, of their tokens."""
+        return Memory(2 * self.rows * width)
+
+    def added(self, width: int) -> tuple[Memory, ...]:
+        """Gradients of tokens: sums of those of their rows."""
+        return self._sums(width, ADD_ISSUES)
+
+    def weighted(self, width: int) -> Memory:
+        """Rows times their weights, written once more."""
+        return Memory(2 * self.rows * width)
+
+    def summed(self, width: int) -> tuple[Memory, ...]:
+        """Tokens, of their rows."""
+        return self._sums(width, SUM_ISSUES)
+
+    def gathered(self, width: int) -> Memory:
+        """Gradients of rows: copies of those of their tokens."""
+        return Memory(2 * self.rows * width, vector=GATHER_ISSUES * self.rows * self.hidden)
+
+    def weighting_gradients(self, width: int) -> Memory:
+        """Of rows (read, written) and of weights (two read, one written; that read and summed)."""
+        return Memory(6 * self.rows * width, launches=3)
+
+    def _sums(self, width: int, issues: float) -> tuple[Memory, ...]:
+        whole = self.tokens * width
+        return Memory(whole), Memory(self.rows * width + whole, vector=issues * self.rows * self.hidden)
+
+    @property
+    def order(self) -> int:
+        """Numbers of the tokens of all rows, which backward reads [B]."""
+        return INDEX * self.rows
+
+    @property
+    def chosen_from(self) -> int:
+        """Transposed weights and map, which masked_select keeps where it chooses weights [B]."""
+        return (WEIGHT + 1) * self.cells
+
+
+def chunks_sorted(rows: int, width: int, chunks: int, *, weights: bool) -> Memory:
+    """Rows of several experts by expert instead of by rank, or back: torch.cat of the chunks of each rank and expert.
+
+    So with their `weights`. A kernel takes 128 chunks (ATen: native/cuda/Shape.cu, CAT_ARRAY_BATCH_SIZE).
+    """
+    return Memory(2 * rows * (width + weights * WEIGHT), launches=(1 + weights) * -(-chunks // 128))

@@ -1,0 +1,107 @@
+"""``--moe-permute-fusion``, read and written: what is so without it differs from tool to tool."""
+
+from __future__ import annotations
+
+import pytest
+from exports import GPT, arguments, exported, notes
+from training_samples import DATA, GIVEN, from_text, of_kind, values
+
+from parsim.interop.import_draft import ImportedScenario
+
+PATH = "parallel.expert.permute_fusion"
+MIXTRAL = (DATA / "megatron-mixtral.txt").read_text(encoding="utf-8")
+GIVEN_THERE = GIVEN["megatron-mixtral.txt"]
+PRIMUS = """
+modules:
+  pre_trainer:
+    framework: megatron
+    config: pre_trainer.yaml
+    model: {model}.yaml
+    overrides: {{micro_batch_size: 2, global_batch_size: 64, seq_length: 4096, expert_model_parallel_size: {ranks}, {more}}}
+"""
+MIXTURE = {**GPT, "model": "mixtral-8x7b", "parallel": {"expert": {"size": 8, "tensor": 1}, "data": {"strategy": "zero1"}}}
+
+
+def taken(options: str, **given: object) -> ImportedScenario:
+    return from_text(f"{MIXTRAL.rstrip()} {options}", **{**GIVEN_THERE, **given})
+
+
+def primus(model: str = "deepseek_v2_lite", ranks: int = 8, more: str = "mock_data: true") -> ImportedScenario:
+    return from_text(PRIMUS.format(model=model, ranks=ranks, more=more), tool="primus", on="mi355x-8")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("", False),
+        ("--moe-permute-fusion", True),
+        ("--moe-token-dispatcher-type allgather", False),
+        ("--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep --moe-permute-fusion", True),
+        ("--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep", False),
+        ("--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep", None),
+        ("--expert-model-parallel-size 1", False),
+    ],
+)
+def test_a_command_of_megatron(options: str, said: bool | None) -> None:
+    assert values(taken(options)).get(PATH) is said
+
+
+def test_hybridep_has_kernels_of_its_own() -> None:
+    found = taken("--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep --moe-permute-fusion")
+    assert PATH not in values(found)
+    assert "--moe-permute-fusion" in of_kind(found, "no effect")
+
+
+@pytest.mark.parametrize(("model", "said"), [("mixtral-8x7b", False), ("llama-3-8b", None)])
+def test_a_model_that_is_named(model: str, said: bool | None) -> None:
+    """Its own lines or the catalogue say whether it has experts."""
+    assert values(taken("--expert-model-parallel-size 1", model=model)).get(PATH) is said
+
+
+@pytest.mark.parametrize(("more", "said"), [("", None), ("moe_permute_fusion: false", False), ("moe_permute_fusion: true", True)])
+def test_a_configuration_of_nemo(more: str, said: bool | None) -> None:
+    """Recipes of its mixtures switch fused kernels on, whatever a file leaves out."""
+    text = (DATA / "nemo-gpt.yaml").read_text(encoding="utf-8")
+    mixture = text.replace("  optim:", f"  num_moe_experts: 8\n  expert_model_parallel_size: 2\n  {more}\n  optim:")
+    assert values(from_text(mixture, on="dgx-a100-80gb", vocabulary=50257)).get(PATH) is said
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("mock_data: true", None),
+        ("moe_permute_fusion: false", False),
+        ("moe_permute_fusion: true", True),
+        ("moe_permute_fusion: false, turbo_sync_free_moe_stage: 1", True),
+        ("moe_permute_fusion: false, turbo_sync_free_moe_stage: 0", False),
+    ],
+)
+def test_an_experiment_of_primus(more: str, said: bool | None) -> None:
+    """Its models have defaults of their own; fewer waits of the host need fused kernels."""
+    assert values(primus(more=more)).get(PATH) is said
+
+
+def test_a_dense_model_of_primus() -> None:
+    found = primus("llama3.1_8B", 1, "moe_permute_fusion: false")
+    assert PATH not in values(found)
+
+
+@pytest.mark.parametrize(
+    ("override", "written"),
+    [
+        ("auto", True),
+        ("true", True),
+        ("false", False),
+    ],
+)
+def test_an_exported_script(override: str, written: bool) -> None:
+    found = exported(MIXTURE, "megatron", f"{PATH}={override}")
+    assert ("--moe-permute-fusion" in arguments(found.text)) is written
+    assert PATH not in notes(found)
+    again = values(from_text(found.text, on="dgx-a100-80gb"))
+    assert again[PATH] is (override != "false")
+
+
+def test_an_exported_script_without_need_of_it() -> None:
+    assert "--moe-permute-fusion" not in arguments(exported(MIXTURE, "megatron", "parallel.expert.dispatcher=hybridep").text)
+    assert "--moe-permute-fusion" not in arguments(exported(GPT, "megatron").text)
