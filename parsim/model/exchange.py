@@ -181,7 +181,7 @@ class Exchange:
         order, row = self.permutation, self.hidden * self.at.element
         if not self.summed:
             return Way((order.choice, order.copied(row)), counts=(1, 0))
-        return Way((order.gathered(row), order.weighting_gradients(row), order.weight_gradients), buffers=2 * order.rows * row)
+        return Way((order.gathered(row), *order.weighting_gradients(row), order.weight_gradients), buffers=2 * order.rows * row)
 
     @property
     def _restored(self) -> Way:

@@ -83,7 +83,7 @@ class Linear(Layer):
         product = Gemm(m, n, k, dtype=at.dtype, element=operand, launches=products, padded=at.compiled)
         sums = (Memory(3 * (products - 1) * rows_in * k * at.element, launches=products - 1),) if products > 1 else ()
         if at.wide_stream:
-            made, gradient, widened = self._autocast(rows_in * k, n * k, products)
+            made, gradient, widened = self._autocast(rows_in * k, n * k + bias, products, products * (1 + bool(bias)))
             casts = casts._replace(forward=(*made, *casts.forward), weight=(*casts.weight, *widened))
             sums = (*sums, *gradient)
         if self.trainable:
@@ -107,19 +107,21 @@ class Linear(Layer):
             backward_temporary=gathered * (1 + again) + scattered,
         )
 
-    def _autocast(self, inputs: int, weights: int, products: int) -> tuple[tuple[Memory, ...], tuple[Memory, ...], tuple[Memory, ...]]:
-        """What autocast adds: casts of weights and of an fp32 input, of the input's gradient, and of the weight's gradient.
+    def _autocast(
+        self, inputs: int, weights: int, products: int, tensors: int
+    ) -> tuple[tuple[Memory, ...], tuple[Memory, ...], tuple[Memory, ...]]:
+        """What autocast adds: casts of weights and biases (`tensors` of `weights` elements in all), of an fp32 input, and of gradients.
 
         A product behind a norm reads the fp32 stream, one behind attention or an activation what a product has made in 16 bits. Casts of
         weights are kept for the pass, those of inputs are not: each of several products makes its own (PyTorch,
         aten/src/ATen/autocast_mode.cpp, cached_cast).
         """
-        made = Memory(6 * weights, launches=products)
+        made = Memory(6 * weights, launches=tensors)
         gradient: tuple[Memory, ...] = ()
         if self.split in ("column", "vocab"):
-            made = Memory(6 * (weights + products * inputs), launches=2 * products)
+            made = Memory(6 * (weights + products * inputs), launches=tensors + products)
             gradient = (Memory((6 + 6) * products * inputs, launches=products, vector=WIDENED * products * inputs),)
-        return (made,), gradient, (Memory(6 * weights, launches=products, vector=WIDENED * weights),) if self.trainable else ()
+        return (made,), gradient, (Memory(6 * weights, launches=tensors, vector=WIDENED * weights),) if self.trainable else ()
 
 
 class ProductCasts(NamedTuple):

@@ -24,14 +24,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from parsim import kernel
 from parsim.kernel import Memory
 
-ADD_ISSUES, SUM_ISSUES, GATHER_ISSUES = 543.0, 363.0, 149.0
-"""of index_add, scatter_add and gather, for an element of the rows [FLOP]: `Memory.vector`. The first two add every element by an atomic
-operation, the last walks them one by one: 8.1, 5.4 and 2.2 ps an element. Least squares of relative errors over six shapes of 16,384 to
-196,608 rows of 2,048 to 7,168 bf16 values on an H200 SXM (PyTorch 2.11, 28 November 2026: validation/gemm/elementwise.csv), together with
-59 us that the host takes in either forward operation beside what is counted here. Errors are -5 to 5 % of the backward of copies, -7 to 3
-and -3 to 4 % of the sums' forward and backward, and -9 to 16 % of copies, which come out of the cache where many experts read a token"""
+ADD_ISSUES, SUM_ISSUES = 543.0, 264.0
+"""of index_add and scatter_add, for an element of the rows [FLOP]: `Memory.vector`. They add every element by an atomic operation: 8.1 and
+3.9 ps an element. Least squares of relative errors over six shapes of 16,384 to 196,608 rows of 2,048 to 7,168 bf16 values on an H200 SXM
+(PyTorch 2.11, 28 November 2026: validation/gemm/elementwise.csv), together with 64 us that the host takes in either forward operation
+beside what is counted here. Errors are -5 to 5 % of the backward of copies, -7 to 3 and -2 to 5 % of the sums' forward and backward, and
+-10 to 12 % of copies, which come out of the cache where many experts read a token"""
 INDEX, PLACE, WEIGHT = 8, 16, 4
 """bytes of a token's number, of a place in the map, and of a weight in fp32"""
 MAPPED, WEIGHED, SPREAD = 4, 10, 26
@@ -81,7 +82,7 @@ class Permutation:
 
     def weighted(self, width: int) -> Memory:
         """Rows times their weights, written once more."""
-        return Memory(2 * self.rows * width)
+        return Memory(2 * self.rows * width, vector=kernel.WEIGHED * self.rows * self.hidden)
 
     def summed(self, width: int) -> tuple[Memory, ...]:
         """Tokens, of their rows."""
@@ -89,11 +90,11 @@ class Permutation:
 
     def gathered(self, width: int) -> Memory:
         """Gradients of rows: copies of those of their tokens."""
-        return Memory(2 * self.rows * width, vector=GATHER_ISSUES * self.rows * self.hidden)
+        return Memory(2 * self.rows * width)
 
-    def weighting_gradients(self, width: int) -> Memory:
+    def weighting_gradients(self, width: int) -> tuple[Memory, ...]:
         """Of rows (read, written) and of weights (two read, one written; that read and summed)."""
-        return Memory(6 * self.rows * width, launches=3)
+        return self.weighted(width), Memory(4 * self.rows * width, launches=2)
 
     def _sums(self, width: int, issues: float) -> tuple[Memory, ...]:
         whole = self.tokens * width

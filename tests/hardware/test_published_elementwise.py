@@ -128,7 +128,7 @@ def test_rotary_positions_that_are_spelt_out():
     assert microseconds(work.backward_input) == pytest.approx(float(row["backward_us"]), rel=0.06)
 
 
-HOST = 59.0
+HOST = 64.0
 """what the host takes in either forward operation until the device goes on with the next, beside the kernels [us]"""
 
 
@@ -149,16 +149,16 @@ def test_copies_of_tokens_by_operations(row):
     order, width = permutation(row)
     forward, backward = microseconds((order.choice, order.copied(width)), H200), microseconds(order.added(width), H200)
     assert forward + HOST == pytest.approx(float(row["forward_us"]), rel=0.16)
-    assert backward == pytest.approx(float(row["backward_us"]), rel=0.055)
+    assert backward == pytest.approx(float(row["backward_us"]), rel=0.052)
 
 
 @pytest.mark.parametrize("row", measured("unpermute"), ids=shape)
 def test_sums_of_weighted_rows_by_operations(row):
     order, width = permutation(row)
     forward = (order.weights, order.weighted(width), *order.summed(width))
-    backward = (order.gathered(width), order.weighting_gradients(width), order.weight_gradients)
+    backward = (order.gathered(width), *order.weighting_gradients(width), order.weight_gradients)
     assert microseconds(forward, H200) + HOST == pytest.approx(float(row["forward_us"]), rel=0.075)
-    assert microseconds(backward, H200) == pytest.approx(float(row["backward_us"]), rel=0.045)
+    assert microseconds(backward, H200) == pytest.approx(float(row["backward_us"]), rel=0.05)
 
 
 @pytest.mark.parametrize("row", measured("sorted chunks"), ids=shape)

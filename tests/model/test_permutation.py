@@ -7,7 +7,7 @@ import pytest
 from parsim.kernel import Memory
 from parsim.model.exchange import Exchange
 from parsim.model.mixture import Combine, Dispatch
-from parsim.model.permutation import ADD_ISSUES, GATHER_ISSUES, SUM_ISSUES, chunks_sorted
+from parsim.model.permutation import ADD_ISSUES, SUM_ISSUES, chunks_sorted
 from parsim.model.workload import Workload
 from parsim.routing import Routing
 
@@ -16,7 +16,7 @@ ROWS, ROW, CELLS = 2000, 1024, 8000
 """of a rank: copies of its tokens, bytes of a row, cells of the map"""
 ADDED = (Memory(TOKENS * ROW), Memory((ROWS + TOKENS) * ROW, vector=ADD_ISSUES * ROWS * HIDDEN))
 SUMMED = (Memory(TOKENS * ROW), Memory((ROWS + TOKENS) * ROW, vector=SUM_ISSUES * ROWS * HIDDEN))
-GATHERED = Memory(2 * ROWS * ROW, vector=GATHER_ISSUES * ROWS * HIDDEN)
+GATHERED = Memory(2 * ROWS * ROW)
 CHOICE = Memory(4 * CELLS + 8 * TOKENS + 64 * ROWS, launches=8)
 WEIGHTS = Memory(10 * CELLS + 56 * ROWS, launches=7)
 WEIGHT_GRADIENTS = Memory(26 * CELLS + 4 * ROWS, launches=5)
@@ -72,8 +72,9 @@ class TestKernels:
         combine = Combine("c", ("down", "choice"), "y", HIDDEN, TOP_K, EXPERTS).work(at(expert=1))
         assert dispatch.forward == (CHOICE, Memory(2 * ROWS * ROW))
         assert dispatch.backward_input == ADDED
-        assert combine.forward == (WEIGHTS, Memory(2 * ROWS * ROW), *SUMMED)
-        assert combine.backward_input == (GATHERED, Memory(6 * ROWS * ROW, launches=3), WEIGHT_GRADIENTS)
+        weighted = Memory(2 * ROWS * ROW, vector=165.0 * ROWS * HIDDEN)
+        assert combine.forward == (WEIGHTS, weighted, *SUMMED)
+        assert combine.backward_input == (GATHERED, weighted, Memory(4 * ROWS * ROW, launches=2), WEIGHT_GRADIENTS)
 
     def test_chunks_of_many_experts(self):
         """160 experts of eight ranks: two kernels for rows, two for weights."""
