@@ -25,7 +25,7 @@ from parsim.interop.import_sections import (
     write_sequence_length,
 )
 from parsim.interop.keys import Key, Source, key_table, of_document
-from parsim.interop.peft import EIGHT_BITS, listed, write_dora, write_quantised_experts, write_saved, write_targets
+from parsim.interop.peft import EIGHT_BITS, listed, write_adapter_dtype, write_dora, write_quantised_experts, write_saved, write_targets
 from parsim.interop.recognise import Foreign
 from parsim.interop.training_arguments import write_liger_loss, write_optimizer
 from parsim.scenario import files
@@ -314,6 +314,7 @@ def _adapters(draft: ImportDraft, source: Source) -> None:
     names = (
         "gptq",
         "peft_use_dora",
+        "peft_autocast_adapter_dtype",
         *(source.table.rows[f"{path}.{side}"].name for side in ("rank", "targets", "dropout", "train_embeddings")),
     )
     if kind is None or str(kind.value) in ("", "none", "None", "False"):
@@ -345,6 +346,8 @@ def _adapters(draft: ImportDraft, source: Source) -> None:
     draft.harmless(linear, "switched off")
     draft.take(source, f"{path}.dropout")
     write_dora(draft, source.get("peft_use_dora"))
+    cast = source.get("peft_autocast_adapter_dtype")
+    write_adapter_dtype(draft, cast, fp32=cast is None or str(cast.value).lower() != "false")
     for key in source.all("relora", "relora_steps"):
         if not key.off:
             draft.unmodelled(key, "adapters are merged into the frozen weights every so many steps; the steps between are LoRA's")

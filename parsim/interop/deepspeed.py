@@ -306,7 +306,7 @@ def to_deepspeed(job: ExportJob) -> Exported:
 def _precision(draft: ExportDraft) -> dict[str, Any]:
     """The keys of types, or a refusal."""
     job, path = draft.job, "training.precision"
-    wanted = job.built.training.precision
+    wanted = job.weights
     usual = preset_name(replace(wanted, reduce=wanted.gradients))
     if usual not in PRECISIONS:
         if usual == "fp8":

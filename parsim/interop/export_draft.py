@@ -95,7 +95,14 @@ class ExportJob:
     @property
     def precision(self) -> str:
         """The preset with these bytes and types; an empty text where there is none."""
-        return preset_name(self.built.training.precision)
+        return preset_name(self.weights)
+
+    @property
+    def weights(self) -> Precision:
+        """The precision of a model's weights: fp32 adapters beside 16-bit ones are PEFT's doing, and no key's."""
+        training = self.built.training
+        wide = training.finetune is not None and training.finetune.fp32_adapters and not training.precision.cached_casts
+        return PRESETS.get(training.precision.name, training.precision) if wide else training.precision
 
     @property
     def stored(self) -> str:

@@ -107,6 +107,13 @@ def write_dora(draft: ImportDraft, key: Key | None) -> None:
     draft.harmless(key, "switched off, or there are no adapters")
 
 
+def write_adapter_dtype(draft: ImportDraft, key: Key | None, *, fp32: bool) -> None:
+    """The type of adapters where it is not PEFT's own choice, which parsim takes without the key."""
+    if "training.finetune.method" in draft.lines and not fp32:
+        draft.write("training.finetune.adapter_dtype", "model", key)
+    draft.harmless(key, "fp32 adapters where the engine or the strategy leave them so, as PEFT has it")
+
+
 def write_quantised_experts(draft: ImportDraft) -> None:
     """Experts in four bits are linear layers, as transformers had them before version 5: those of later ones are not quantised at all."""
     model = draft.value("model")
@@ -237,6 +244,8 @@ def finetuning(draft: ExportDraft) -> None:
         calls = [f"requires_grad_(False) on {parts}"]
     else:
         calls = [_adapters(section)]
+        if section.adapter_dtype == "model" and draft.job.built.training.precision.matmul in ("fp16", "bf16"):
+            calls.append("get_peft_model(autocast_adapter_dtype=False)")
         if recipe.base == EIGHT_BITS:
             calls.insert(0, "BitsAndBytesConfig(load_in_8bit=True)")
         elif recipe.base in AS_READ:
@@ -246,7 +255,19 @@ def finetuning(draft: ExportDraft) -> None:
         elif recipe.base == "bf16":
             calls.insert(0, "from_pretrained(dtype=torch.bfloat16)")
     learned = ("virtual_tokens", "prompt_encoder", "encoder_hidden", "encoder_layers")
-    adapters = ("rank", "targets", "dropout", "dora", "tower", "experts", "train_embeddings", "base", "quantise_head", "freeze")
+    adapters = (
+        "rank",
+        "targets",
+        "dropout",
+        "dora",
+        "adapter_dtype",
+        "tower",
+        "experts",
+        "train_embeddings",
+        "base",
+        "quantise_head",
+        "freeze",
+    )
     for key in ("method", *adapters, *learned):
         draft.scripted(f"{PATH}.{key}", "; ".join(calls))
     draft.script += calls

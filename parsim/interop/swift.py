@@ -11,6 +11,7 @@ from parsim.interop.command import Invocation
 from parsim.interop.deepspeed_zero import AUTO
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Key, Source, key_table, of_document
+from parsim.interop.peft import write_adapter_dtype
 from parsim.interop.towers import FrozenParts
 from parsim.interop.trainer import read_trainer
 from parsim.scenario import files
@@ -34,6 +35,8 @@ ZERO = {"zero0": 0, "zero1": 1, "zero2": 2, "zero3": 3, "zero2_offload": 2, "zer
 TOOL = "ms-swift"
 """whose defaults are no keys of a file"""
 FROZEN = FrozenParts("freeze_vit", "freeze_aligner", "freeze_llm")
+OWN = ("tuner_type", "quant_bits", "lora_dtype", "sequence_parallel_size", "gradient_checkpointing")
+"""keys that are read here, not as a Trainer's"""
 RANK = 8
 LARGE_ENOUGH = 16
 """samples of a step that accumulation is chosen for"""
@@ -56,7 +59,7 @@ def read_swift(draft: ImportDraft, call: Invocation) -> None:
         return
     source = Source((replace(key, name=NAMES.get(key.name, key.name)) for key in call.options), key_table("swift"))
     _refuse(draft, source)
-    keys = [key for key in source.keys if key.name not in ("tuner_type", "quant_bits", "sequence_parallel_size", "gradient_checkpointing")]
+    keys = [key for key in source.keys if key.name not in OWN]
     keys = [_fsdp(draft, key) for key in keys if not (key.name == "model_name" and "model_name_or_path" in source)]
     keys += [*_types(source), *_adapters(source)]
     if word == "rlhf" and source.get("stage") is None:
@@ -158,6 +161,8 @@ def _defaults(draft: ImportDraft, source: Source) -> None:
     draft.harmless(again, "switched off")
     if draft.value("training.finetune.method") in ("lora", "qlora") and source.get("lora_r") is None:
         draft.write("training.finetune.rank", RANK, note=f"{RANK} if not given")
+    kind = source.get("lora_dtype")
+    write_adapter_dtype(draft, kind, fp32=kind is None or str(kind.value) not in ("bfloat16", "float16", "bf16", "fp16"))
     ranks = source.get("sequence_parallel_size")
     if (size := draft.whole(ranks, 1)) is not None and size > 1:
         draft.write("parallel.context.size", size, ranks)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from parsim.kernel import Gemm, Kernel, Memory
+from parsim.model.adapter_types import Sizes, beside
 from parsim.model.adapters import DOWN, GATE, UP, Target, dequantisation
 from parsim.model.mixture import GroupedLinear, Router
 from parsim.model.model import Parameter, Save, Work
@@ -31,6 +32,8 @@ class FrozenExperts(GroupedLinear):
     """(name, outputs) of each adapted part"""
     rank: int = 0
     dropout: bool = False
+    fp32_adapters: bool = False
+    """the adapters are fp32 (`parsim.model.adapter_types`)"""
 
     def parameters(self) -> tuple[Parameter, ...]:
         """The base's, then A [experts, rank, in] and B [experts, out, rank] of each adapter."""
@@ -54,7 +57,7 @@ class FrozenExperts(GroupedLinear):
         k = expert_shard(self.in_features, at) if self.split == "row" else self.in_features
         work, e = GroupedLinear.training_work(self, at), at.element
         work = work._replace(forward=_one_by_one(work.forward, local), backward_input=_one_by_one(work.backward_input, local))
-        copies, dtype = dispatched(at, self.top_k), "bf16" if at.narrow else at.dtype
+        copies = dispatched(at, self.top_k)
         if self.storage:
             element = max(2, e)
             kernel = dequantisation(local * n * k, self.storage, element)
@@ -68,31 +71,43 @@ class FrozenExperts(GroupedLinear):
             )
         for name, out in self.adapters:
             wide = expert_shard(out, at) if self.split == "column" else out
-            work = self._adapted(work, name, (local, m, wide, k, copies), dtype, at)
+            work = self._adapted(work, name, (local, m, wide, k, copies), at)
         return work
 
-    def _adapted(self, work: Work, name: str, sizes: tuple[int, int, int, int, int], dtype: str, at: Workload) -> Work:
-        """As `parsim.model.adapters.FrozenLinear` has it, on the copies of a rank's experts."""
-        (local, m, n, k, copies), e, r = sizes, at.element, self.rank
+    def _adapted(self, work: Work, name: str, sizes: tuple[int, int, int, int, int], at: Workload) -> Work:
+        """As `parsim.model.adapters.FrozenLinear` has it, on the copies of a rank's experts; temporary tensors are one expert's."""
+        (local, m, n, k, copies), r = sizes, self.rank
+        all_rows, one = Sizes(copies * k, copies * k, copies * n), Sizes(m * k, m * k, m * n)
+        around, held = (
+            beside(at, each, fp32=self.fp32_adapters, quantised=bool(self.storage), dropout=self.dropout) for each in (all_rows, one)
+        )
+        e = around.element
 
         def product(rows: int, columns: int, inner: int, *, weight: bool = False) -> Gemm:
-            return Gemm(rows, columns, inner, local, dtype, e, weight_gradient=weight, grouped=True, launches=local)
+            return Gemm(rows, columns, inner, local, around.dtype, e, weight_gradient=weight, grouped=True, launches=local)
 
-        scale = Memory(0, launches=0) if at.fused else Memory(2.0 * copies * n * e, launches=local)
-        add = Memory(3.0 * copies * n * e, launches=local)
-        drop = (Memory(copies * k * (2 * e + 1), launches=local),) if self.dropout else ()
+        def of_each(kernels: tuple[Kernel, ...]) -> list[Kernel]:
+            return [replace(kernel, launches=local * kernel.launches) if isinstance(kernel, Memory) else kernel for kernel in kernels]
+
         saves: tuple[Save, ...] = (Save(self.inputs[0], copies * k * e, "weight"),)
+        if around.own_input:
+            saves = (Save(f"{self.name}.{name}.input", copies * k * e, "weight"),)
         if self.dropout:
             saves = (Save(f"{self.name}.{name}.dropped", copies * k * e, "weight"), Save(f"{self.name}.{name}.mask", copies * k))
         saves += (Save(f"{self.name}.{name}.lora_A", copies * r * e, "weight"),)
-        into = Memory(3.0 * copies * k * e, launches=local)
         return work._replace(
-            forward=(*work.forward, *drop, product(m, r, k), product(m, n, r), scale, add),
-            backward_input=(*work.backward_input, scale, product(m, r, n), product(m, k, r), *drop, into),
+            forward=(*work.forward, *of_each(around.entering), product(m, r, k), product(m, n, r), *of_each(around.leaving)),
+            backward_input=(
+                *work.backward_input,
+                *of_each(around.gradient),
+                product(m, r, n),
+                product(m, k, r),
+                *of_each(around.returning),
+            ),
             backward_weight=(*work.backward_weight, product(n, r, m, weight=True), product(r, k, m, weight=True)),
             saves=(*work.saves, *(save for save in saves if save not in work.saves)),
-            forward_temporary=max(work.forward_temporary, (1 if at.fused else 2) * m * n * e),
-            backward_temporary=max(work.backward_temporary, m * max(n, k) * e),
+            forward_temporary=max(work.forward_temporary, held.forward_held),
+            backward_temporary=max(work.backward_temporary, held.backward_held),
         )
 
 
@@ -102,6 +117,8 @@ class FrozenRouter(Router):
 
     trainable: bool = False
     rank: int = 0
+    fp32_adapter: bool = False
+    """the adapter is fp32"""
 
     def parameters(self) -> tuple[Parameter, ...]:
         """The weight, then A [rank, hidden] and B [experts, rank]."""
@@ -111,21 +128,27 @@ class FrozenRouter(Router):
 
     def training_work(self, at: Workload) -> Work:
         """The router's, and six small products."""
-        work, m, e, r = Router.training_work(self, at), at.local_tokens, at.element, self.rank
-        dtype = "bf16" if at.narrow else at.dtype
-        shapes = ((m, r, self.hidden), (m, self.experts, r)), ((m, r, self.experts), (m, self.hidden, r))
+        work, m, k, r = Router.training_work(self, at), at.local_tokens, self.hidden, self.rank
+        around = beside(at, Sizes(m * k, m * k, m * self.experts), fp32=self.fp32_adapter, quantised=False, dropout=False)
+        e, dtype = around.element, around.dtype
+        shapes = ((m, r, k), (m, self.experts, r)), ((m, r, self.experts), (m, k, r))
         forward, backward = ([Gemm(*shape, dtype=dtype, element=e) for shape in side] for side in shapes)
         weight = [
             Gemm(self.experts, r, m, dtype=dtype, element=e, weight_gradient=True),
-            Gemm(r, self.hidden, m, dtype=dtype, element=e, weight_gradient=True),
+            Gemm(r, k, m, dtype=dtype, element=e, weight_gradient=True),
         ]
-        into = Memory(3.0 * m * self.hidden * e)
-        saves = (Save(self.inputs[0], m * self.hidden * e, "weight"), Save(f"{self.name}.lora_A", m * r * e, "weight"))
+        before, behind = ((*around.gradient,), (*around.leaving,)) if around.own_input else ((), ())
+        saves = (
+            Save(f"{self.name}.input" if around.own_input else self.inputs[0], m * k * e, "weight"),
+            Save(f"{self.name}.lora_A", m * r * e, "weight"),
+        )
         return work._replace(
-            forward=(*work.forward, *forward),
-            backward_input=(*work.backward_input, *backward, into),
+            forward=(*work.forward, *around.entering, *forward, *behind),
+            backward_input=(*work.backward_input, *before, *backward, *around.returning),
             backward_weight=(*work.backward_weight, *weight),
             saves=(*work.saves, *saves),
+            forward_temporary=max(work.forward_temporary, around.forward_held if around.own_input else 0),
+            backward_temporary=max(work.backward_temporary, around.backward_held if around.own_input else 0),
         )
 
 
@@ -146,14 +169,18 @@ def expert_targets(operator: GroupedLinear | Router, *, gated: bool) -> tuple[Ta
     return Target(f"{name}.gate", words, half), Target(f"{name}.up", UP, half)
 
 
-def frozen_experts(operator: GroupedLinear, storage: str, targets: tuple[Target, ...], rank: int, *, dropout: bool) -> FrozenExperts:
+def frozen_experts(
+    operator: GroupedLinear, storage: str, targets: tuple[Target, ...], rank: int, *, dropout: bool, fp32: bool = False
+) -> FrozenExperts:
     """The product of experts, frozen, with adapters beside these parts of it."""
     values = {field.name: getattr(operator, field.name) for field in fields(GroupedLinear)}
     adapters = tuple((target.name, target.out_features) for target in targets)
-    return FrozenExperts(**{**values, "trainable": False}, storage=storage, adapters=adapters, rank=rank, dropout=dropout)
+    return FrozenExperts(
+        **{**values, "trainable": False}, storage=storage, adapters=adapters, rank=rank, dropout=dropout, fp32_adapters=fp32
+    )
 
 
-def frozen_router(operator: Router, rank: int) -> FrozenRouter:
+def frozen_router(operator: Router, rank: int, *, fp32: bool = False) -> FrozenRouter:
     """The router, frozen, with an adapter."""
     values = {field.name: getattr(operator, field.name) for field in fields(Router)}
-    return FrozenRouter(**{**values, "trainable": False}, rank=rank)
+    return FrozenRouter(**{**values, "trainable": False}, rank=rank, fp32_adapter=fp32)

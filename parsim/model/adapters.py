@@ -39,6 +39,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from parsim.kernel import Gemm, Kernel, Memory
+from parsim.model.adapter_types import FP32, Sizes, beside, widened
 from parsim.model.linear import Linear
 from parsim.model.model import Model, Parameter, Save, Work, kept
 from parsim.model.workload import Workload, rows, shard
@@ -58,6 +59,8 @@ class Adapter(NamedTuple):
     puts it in its place (litgpt's LoRAQKVLinear.zero_pad; autograd expands the gradient to the source's shape)"""
     magnitude: bool = False
     """DoRA: outputs have a trained length; NAME.lora_magnitude_vector.weight"""
+    fp32: bool = False
+    """its parameters are fp32 beside 16-bit activations, which its layer casts (`parsim.model.adapter_types`)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,34 +144,39 @@ class FrozenLinear(Linear):
         )
 
     def _adapted(self, work: Work, adapter: Adapter, at: Workload) -> Work:
-        m, e, r = rows(at, self.split, self.per_sample), at.element, adapter.rank
-        dtype = "bf16" if at.narrow else at.dtype
+        m, r = rows(at, self.split, self.per_sample), adapter.rank
         n = adapter.out_features if self.split in ("replicated", "row") else shard(adapter.out_features, at)
         k = shard(self.in_features, at) if self.split == "row" else self.in_features
         entering = self._entering(at)
-        scale, add = (Memory(0, launches=0) if at.fused else Memory(2.0 * m * n * e)), Memory(3.0 * m * n * e)
+        wide, bits = adapter.fp32 and not adapter.slice, self.storage in FORMATS
+        around = beside(at, Sizes(entering, m * k, m * n), fp32=wide, quantised=bits, dropout=adapter.dropout)
+        e, dtype = around.element, around.dtype
         first = not adapter.slice or adapter == self.adapters[0]
-        drop = (Memory(entering * (2 * e + 1)),) if adapter.dropout and first else ()
+        name = f"{self.name}.{adapter.name}"
         saves: tuple[Save, ...] = (Save(self.inputs[0], entering * e, "weight"),)
+        if around.own_input:
+            saves = (Save(f"{self.name}.input_fp32" if at.compiled else f"{name}.input", entering * e, "weight"),)
         if adapter.dropout:
-            own = f"{self.name}.{'slices' if adapter.slice else adapter.name}"
+            own = f"{self.name}.slices" if adapter.slice else name
             saves = (Save(f"{own}.dropped", entering * e, "weight"), Save(f"{own}.mask", entering))
-        saves += (Save(f"{self.name}.{adapter.name}.lora_A", m * r * e, "weight"),)
-        saves += (Save(f"{self.name}.{adapter.name}.lora_B", m * n * e),) if adapter.slice else ()
-        forward = (*drop, Gemm(m, r, k, dtype=dtype, element=e), Gemm(m, n, r, dtype=dtype, element=e), scale, add)
-        backward = (scale, Gemm(m, r, n, dtype=dtype, element=e), Gemm(m, k, r, dtype=dtype, element=e), *drop, Memory(3.0 * m * k * e))
+        saves += (Save(f"{name}.lora_A", m * r * e, "weight"),)
+        saves += (Save(f"{name}.lora_B", m * n * e),) if adapter.slice else ()
+        one_cast = around.own_input and at.compiled and adapter != self.adapters[0] and not adapter.dropout
+        before = around.entering if first and not one_cast else ()
+        returning = around.returning if first else around.returning[-1:]
+        forward = (*before, Gemm(m, r, k, dtype=dtype, element=e), Gemm(m, n, r, dtype=dtype, element=e), *around.leaving)
+        products = Gemm(m, r, n, dtype=dtype, element=e), Gemm(m, k, r, dtype=dtype, element=e)
         weight = (
             Gemm(n, r, m, dtype=dtype, element=e, weight_gradient=True),
             Gemm(r, k, m, dtype=dtype, element=e, weight_gradient=True),
         )
         return work._replace(
             forward=(*work.forward, *forward),
-            backward_input=(*work.backward_input, *backward),
+            backward_input=(*work.backward_input, *around.gradient, *products, *returning),
             backward_weight=(*work.backward_weight, *weight),
             saves=(*work.saves, *(save for save in saves if save not in work.saves)),
-            # B A x before and after it is scaled, beside the result; backward the scaled gradient, then the input's second part
-            forward_temporary=max(work.forward_temporary, (1 if at.fused else 2) * m * n * e),
-            backward_temporary=max(work.backward_temporary, m * max(n, k) * e),
+            forward_temporary=max(work.forward_temporary, around.forward_held),
+            backward_temporary=max(work.backward_temporary, around.backward_held),
         )
 
     def _scaled(self, work: Work, adapter: Adapter, at: Workload) -> Work:
@@ -179,33 +187,39 @@ class FrozenLinear(Linear):
         terms (3 + 1 each).
         """
         m, n, k, e, r = rows(at, self.split, self.per_sample), adapter.out_features, self.in_features, at.element, adapter.rank
-        dtype, wide = "bf16" if at.narrow else at.dtype, 4 if at.autocast else e
-        stored = (dequantisation(n * k, self.storage, max(2, e)),) if self.storage else ()
-        again: tuple[Kernel, ...] = (Gemm(m, n, k, dtype=dtype, element=e),) if adapter.dropout else ()
-        back: tuple[Kernel, ...] = (Gemm(m, k, n, dtype=dtype, element=e), Memory(3.0 * m * k * e)) if adapter.dropout else ()
+        bits = self.storage in FORMATS
+        around = beside(at, Sizes(m * k, m * k, m * n), fp32=adapter.fp32, quantised=bits, dropout=adapter.dropout)
+        dtype, p = around.dtype, around.element
+        w = FP32 if around.own_input else e  # of the trained lengths and of what they scale
+        eye = FP32 if at.autocast else p
+        stored: tuple[Kernel, ...] = (dequantisation(n * k, self.storage, max(2, e)),) if self.storage else ()
+        stored += (widened(n * k, e),) if w > e else ()
+        again: tuple[Kernel, ...] = (Gemm(m, n, k, dtype=dtype, element=p),) if adapter.dropout else ()
+        back: tuple[Kernel, ...] = (Gemm(m, k, n, dtype=dtype, element=p), Memory(3.0 * m * k * w)) if adapter.dropout else ()
         unbiased = Memory(2.0 * m * n * e) if self.bias and not adapter.dropout and not at.fused else Memory(0, launches=0)
         norm: tuple[Kernel, ...] = (
-            Memory((wide + (wide + e) * at.autocast) * k * k, launches=2 + at.autocast),  # the identity
-            Gemm(k, r, k, dtype=dtype, element=e),
-            Gemm(k, n, r, dtype=dtype, element=e),
+            Memory((eye + (eye + e) * at.autocast) * k * k, launches=2 + at.autocast),  # the identity
+            Gemm(k, r, k, dtype=dtype, element=p),
+            Gemm(k, n, r, dtype=dtype, element=p),
             *stored,
-            Memory((2.0 if at.fused else 6.0) * n * k * e, launches=1 if at.fused else 3),
+            Memory((2.0 if at.fused else 6.0) * n * k * w, launches=1 if at.fused else 3),
         )
-        forward = Memory(0, launches=0) if at.fused else Memory(7.0 * m * n * e, launches=3)
-        backward = Memory((5.0 if at.fused else 15.0) * m * n * e, launches=1 if at.fused else 7)
+        forward = Memory(0, launches=0) if at.fused else Memory(7.0 * m * n * w, launches=3)
+        backward = Memory((5.0 if at.fused else 15.0) * m * n * w, launches=1 if at.fused else 7)
         saves: tuple[Save, ...] = (
-            Save(f"{self.name}.{adapter.name}.base", m * n * e),
-            Save(f"{self.name}.{adapter.name}.lora_result", m * n * e),
+            Save(f"{self.name}.{adapter.name}.base", m * n * (p if adapter.dropout else e)),
+            Save(f"{self.name}.{adapter.name}.lora_result", m * n * p),
         )
-        if self.storage and adapter.dropout:
-            saves += (Save(f"{self.name}.{adapter.name}.dequantised", n * k * max(2, e)),)
-        held = wide * k * k + (3 * e + (max(2, e) if self.storage else 0)) * n * k
+        copied = self.storage or w > e
+        if copied and adapter.dropout:
+            saves += (Save(f"{self.name}.{adapter.name}.dequantised", n * k * max(2, p)),)
+        held = eye * k * k + (3 * w + (max(2, e) if copied else 0)) * n * k
         return work._replace(
             forward=(*work.forward, *norm, *again, unbiased, forward),
             backward_input=(backward, *work.backward_input, *back),
             saves=(*work.saves, *saves),
-            forward_temporary=max(work.forward_temporary, held, 3 * m * n * e),
-            backward_temporary=max(work.backward_temporary, 2 * m * n * e),
+            forward_temporary=max(work.forward_temporary, held, 3 * m * n * w),
+            backward_temporary=max(work.backward_temporary, 2 * m * n * w),
         )
 
 

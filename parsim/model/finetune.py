@@ -55,6 +55,8 @@ class Finetune:
     """names of linear layers, or all-linear"""
     dropout: bool = False
     """the adapters' inputs are dropped"""
+    fp32_adapters: bool = False
+    """adapters are fp32 parameters beside 16-bit activations, which their layers cast (PEFT)"""
     train_embeddings: bool = False
     """the word table and the language-model head are trained too"""
     base: Literal["", "bf16", "nf4", "nf4-dq", "int8", "fp8", "nvfp4"] = ""
@@ -186,7 +188,8 @@ def _adapted_block(model: Model, block: Block, recipe: Finetune) -> Block:
             if trains and not chosen:
                 return operator
             adapters = tuple(
-                Adapter(t.name, t.out_features, recipe.rank, recipe.dropout, not t.whole, recipe.dora) for t in chosen.values()
+                Adapter(t.name, t.out_features, recipe.rank, recipe.dropout, not t.whole, recipe.dora, recipe.fp32_adapters)
+                for t in chosen.values()
             )
             quantised = recipe.quantised and (operator.split != "vocab" or recipe.quantise_head)
             return _frozen_linear(operator, recipe.base if quantised else "", adapters)
@@ -202,8 +205,9 @@ def _linear_experts(model: Model, operator: GroupedLinear | Router, recipe: Fine
     known = expert_targets(operator, gated=bool(model.facts.get("gated")))
     chosen = tuple(dict.fromkeys(target for wanted in recipe.targets for target in matching(wanted, known)))
     if isinstance(operator, Router):
-        return frozen_router(operator, recipe.rank) if chosen else _frozen(operator)
-    return frozen_experts(operator, recipe.base if recipe.quantised else "", chosen, recipe.rank, dropout=recipe.dropout)
+        return frozen_router(operator, recipe.rank, fp32=recipe.fp32_adapters) if chosen else _frozen(operator)
+    storage, fp32 = recipe.base if recipe.quantised else "", recipe.fp32_adapters
+    return frozen_experts(operator, storage, chosen, recipe.rank, dropout=recipe.dropout, fp32=fp32)
 
 
 def _embeds(operator: Operator) -> bool:

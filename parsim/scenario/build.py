@@ -20,7 +20,7 @@ from parsim.scenario.build_machine import MachineBuilder
 from parsim.scenario.built import Built
 from parsim.scenario.cluster import background_traffic, collective_settings
 from parsim.scenario.effects import effects_of, effects_of_others
-from parsim.scenario.finetune import adapter_warnings, finetune_recipe, sum_suffix
+from parsim.scenario.finetune import adapted_precision, adapter_warnings, finetune_recipe, sum_suffix
 from parsim.scenario.low_precision import gathered_narrow, kept_layer_findings, quantised
 from parsim.scenario.precision import PRESETS, resolve, sum_text
 from parsim.scenario.pricing import Pricing, pricing
@@ -106,7 +106,8 @@ class Builder(MachineBuilder):
         padded = self._padded(whole, profile)
         precision = self._precision(profile, devices)
         placed = split
-        recipe = self._try(lambda: self._finetune(precision))
+        recipe = self._try(lambda: self._finetune(precision, profile))
+        precision = adapted_precision(recipe, precision) if recipe is not None else precision
         model = (self._try(lambda: self._finetuned(padded, recipe)) if recipe is not None else None) or padded
         model = self._kept_layers(self._scoring(model), precision)
         training = self._try(lambda: self._training(model, profile, precision, devices, placed.data.size))
@@ -231,11 +232,13 @@ class Builder(MachineBuilder):
             raise ModelError(findings)
         return with_shared_outputs(model, settings.parallel)
 
-    def _finetune(self, precision: Precision) -> Finetune | None:
+    def _finetune(self, precision: Precision, profile: Profile) -> Finetune | None:
         section = self.settings.training.finetune
         if section is None:
             return None
-        recipe = finetune_recipe(section, precision, self.settings.parallel.data.strategy)
+        recipe = finetune_recipe(section, precision, self.settings.parallel.data.strategy, profile.adapters)
+        if section.adapter_dtype == "auto" and recipe.fp32_adapters:
+            self.assumptions.append(profile.assumption("adapter_dtype", profile.adapters, "adapters.dtype"))
         if section.base == "auto" and recipe.quantised:
             source = "NF4 with double quantisation (Dettmers et al. 2023, arXiv 2305.14314)"
             self._assume("finetune_base", recipe.base, source, "default")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal, cast
 
 from parsim.errors import Finding, PlanError
@@ -14,9 +15,15 @@ from parsim.parallel.training import Precision
 from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, ListOf, Number, Section, Text, Whole, did_you_mean, shown
 
 PATH = "training.finetune"
-_ADAPTERS_ONLY = ("rank", "targets", "dropout", "dora", "tower", "experts", "quantise_head")
+FP32, HALF = 4, 2
+"""bytes"""
+_ADAPTERS_ONLY = ("rank", "targets", "dropout", "dora", "adapter_dtype", "tower", "experts", "quantise_head")
 _PROMPT_ONLY = ("virtual_tokens", "prompt_encoder", "encoder_hidden", "encoder_layers")
-_OTHERS = {"bottleneck": ("targets", "dora", "tower", "experts", "quantise_head"), "ia3": _ADAPTERS_ONLY, "prompt": _ADAPTERS_ONLY}
+_OTHERS = {
+    "bottleneck": ("targets", "dora", "adapter_dtype", "tower", "experts", "quantise_head"),
+    "ia3": _ADAPTERS_ONLY,
+    "prompt": _ADAPTERS_ONLY,
+}
 """method between whose operators modules stand -> keys of adapters that it has not"""
 
 
@@ -73,6 +80,14 @@ class FinetuneSection(Section):
     """probability with which an adapter drops elements of its input; above 0 every adapter keeps a mask and a copy of its input"""
     dora: Annotated[bool, Flag()] = False
     """lora and qlora: every output of an adapted layer has a trained length (DoRA, as PEFT makes it)"""
+    adapter_dtype: Annotated[
+        str,
+        Choice(
+            ("auto", "fp32", "model"), {"float32": "write fp32", **dict.fromkeys(("bf16", "fp16", "bfloat16", "float16"), "write model")}
+        ),
+    ] = "auto"
+    """lora and qlora, beside 16-bit products: fp32 (adapters are fp32 parameters, and their layers cast what they read; PEFT) | model (they
+    have the type of trained weights, and nothing is cast); auto = as the stack has it, model where weights are sharded"""
     virtual_tokens: Annotated[int, Whole(1, 65536)] = 20
     """method prompt: learned tokens, which count to the sample's length"""
     prompt_encoder: Annotated[str, Choice(("none", "mlp", "lstm"), {"tpmlp": "write mlp", "biglstm": "write lstm"})] = "none"
@@ -109,16 +124,27 @@ class FinetuneSection(Section):
     """fsdp, hsdp: units of trained and frozen weights have gradients for all of them, as FSDP1's flat parameters do"""
 
 
-def finetune_recipe(section: FinetuneSection, precision: Precision, strategy: str) -> Finetune:
-    """The recipe that `section` means. Raises `PlanError` with every key that contradicts the method or the strategy."""
+def finetune_recipe(section: FinetuneSection, precision: Precision, strategy: str, adapters: str = "model") -> Finetune:
+    """The recipe that `section` means; `adapters`: type that the stack gives them (fp32 | model).
+
+    Raises `PlanError` with every key that contradicts the method or the strategy.
+    """
     findings = [*_contradictions(section, strategy), *_eight_bits(section, precision, strategy), *_as_read(section, precision)]
+    adapted = section.method in ("lora", "qlora")
+    refused = _not_in_fp32(section, precision, strategy)
+    if section.adapter_dtype == "fp32" and adapted:
+        findings += refused
     if findings:
         raise PlanError(findings)
-    base = section.base
-    if base == "auto":
+    whole = strategy not in SHARDED  # one flat parameter, and one unit of FSDP2, has one type
+    kind = section.adapter_dtype if section.adapter_dtype != "auto" else adapters if whole else "model"
+    base, fp32 = section.base, adapted and kind == "fp32" and not refused
+    if fp32 and base == "auto" and section.method == "lora":
+        base = "bf16"  # the precision's bytes are the adapters'
+    elif base == "auto":
         half = precision.parameters == 4 and (precision.matmul in ("fp16", "bf16") or precision.narrow)
         base = "nf4-dq" if section.method == "qlora" else "bf16" if half and section.method != "freeze" else ""
-    elif base == "bf16" and precision.parameters == 2:
+    elif base == "bf16" and precision.parameters == 2 and not fp32:
         base = ""  # what the precision says anyway
     return Finetune(
         method=cast("Literal['lora', 'qlora', 'freeze', 'bottleneck', 'ia3', 'prompt']", section.method),
@@ -131,6 +157,7 @@ def finetune_recipe(section: FinetuneSection, precision: Precision, strategy: st
         encoder_layers=section.encoder_layers,
         targets=(ALL_LINEAR,) if section.targets == ALL_LINEAR else tuple(section.targets),
         dropout=section.dropout > 0,
+        fp32_adapters=fp32,
         tower=section.tower,
         train_embeddings=section.train_embeddings,
         base=cast("Literal['', 'bf16', 'nf4', 'nf4-dq', 'int8', 'fp8', 'nvfp4']", base),
@@ -139,6 +166,14 @@ def finetune_recipe(section: FinetuneSection, precision: Precision, strategy: st
         base_sharded=section.base_sharded is not False,
         flat_gradients=section.flat_gradients,
     )
+
+
+def adapted_precision(recipe: Finetune, precision: Precision) -> Precision:
+    """The precision of what is trained: fp32 adapters have weights, gradients and moments of 4 bytes, and no master copy."""
+    if not recipe.fp32_adapters or precision.parameters == FP32:
+        return precision
+    reduce = FP32 if precision.reduce == precision.gradients else precision.reduce
+    return replace(precision, parameters=FP32, gradients=FP32, master=0, optimizer_element=FP32, reduce=reduce)
 
 
 def adapter_warnings(recipe: Finetune, model: Model) -> list[Finding]:
@@ -196,6 +231,21 @@ def _contradictions(section: FinetuneSection, strategy: str) -> list[Finding]:
         )
         findings.append(Finding(text, f"{PATH}.flat_gradients", True, "use strategy fsdp with base_sharded: true, or leave it out"))
     return findings
+
+
+def _not_in_fp32(section: FinetuneSection, precision: Precision, strategy: str) -> list[Finding]:
+    """What fp32 adapters do not go with."""
+    path, hint = f"{PATH}.adapter_dtype", "write model, or leave it out"
+    if precision.activations != HALF:
+        return [Finding("activations are fp32: nothing is cast from 16 bits", path, "fp32", hint)]
+    if precision.narrow or precision.matmul not in ("fp16", "bf16"):
+        made = "narrower than 16 bits" if precision.narrow else f"in {precision.matmul}"
+        return [Finding(f"products are {made}: nothing is cast from 16 bits", path, "fp32", hint)]
+    if strategy in SHARDED and precision.cached_casts:
+        return [Finding(f"{strategy} gathers adapters in 16 bits, so that their layers cast nothing", path, "fp32", hint)]
+    if section.train_embeddings and precision.parameters == HALF:
+        return [Finding("not supported yet: fp32 adapters beside embeddings that are trained in 16 bits", path, "fp32", hint)]
+    return []
 
 
 def _eight_bits(section: FinetuneSection, precision: Precision, strategy: str) -> list[Finding]:

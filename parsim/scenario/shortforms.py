@@ -68,6 +68,7 @@ ASSUMPTIONS = {
     "drive_read_bandwidth": "cluster.set.links.nvme-read.per_direction",
     "drive_write_bandwidth": "cluster.set.links.nvme-write.per_direction",
     "finetune_base": "training.finetune.base",
+    "adapter_dtype": "training.finetune.adapter_dtype",
     "gpu_hour": "economics.gpu_hour",
     "power_computing": "economics.gpu_power.computing",
     "power_communicating": "economics.gpu_power.communicating",

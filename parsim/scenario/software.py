@@ -80,6 +80,8 @@ class Profile:
     """cross entropies of the logits that the trainer computes as metrics"""
     accumulate: Mapping[str, str]
     """data strategy -> no_sync | every: when gradients of several micro-batches are reduced; ``pipeline``: under one, if that differs"""
+    adapters: str
+    """fp32 | model: type of the adapters of a 16-bit model (`training.finetune.adapter_dtype`)"""
     fsdp_version: Literal[1, 2]
     """which of PyTorch's fully sharded data parallels: FullyShardedDataParallel or fully_shard"""
     overlap_gather: bool
@@ -185,6 +187,7 @@ def read_profile(name: str, relative_to: str | None) -> Profile:
         norm=reader.get("kernels.norm", Choice(("persistent", "two-pass")), "persistent"),
         train_metrics=reader.get("kernels.train_metrics", Whole(0, 16), 0),
         accumulate={key: value for key in ACCUMULATE if (value := reader.get(f"accumulate.{key}", _Reduction(), ""))},
+        adapters=reader.get("adapters.dtype", Choice(("fp32", "model")), "model"),
         fsdp_version=reader.get("fsdp.version", Whole(1, 2), 2),
         overlap_gather=reader.get("accumulate.overlap_gather", Flag(), default=False),
         host={key: reader.get(f"host.{key}", Quantity("time", 1.0), "0 s") for key in HOST_TIMES},

@@ -27,6 +27,7 @@ CHOICES = {
     "kernel_fusion": ("eager", "fused", "compiled"),
     "gradient_accumulation_fusion": ("true", "false"),
     "finetune_base": ("bf16", "nf4", "nf4-dq", "int8"),
+    "adapter_dtype": ("fp32", "model"),
     "context_memory": ("0.3 GiB", "1.8 GiB"),
     "communicator_memory": ("0.1 GiB", "1.5 GiB"),
     "workspace_memory": ("0 B", "64 MiB"),

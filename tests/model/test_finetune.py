@@ -6,6 +6,8 @@ section 3; what autograd keeps is ``tools/autograd/derivatives.yaml`` of PyTorch
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from jobs import model_of
 
@@ -130,6 +132,75 @@ def test_adapters_beside_slices_share_their_dropped_input():
     assert kept["l.slices.dropped"] == 2 * T * IN
     assert sum(kept.values()) == 3 * T * IN + 2 * (2 * T * R + 2 * T * OUT // 3)
     assert sum(k.bytes == 5 * T * IN for k in work.forward if isinstance(k, Memory)) == 1
+
+
+def test_an_fp32_adapter_multiplies_in_fp32_and_keeps_a_copy_of_its_input():
+    """PEFT, tuners/lora/layer.py: x.to(fp32), two products, a scaling, a mixed sum, result.to(bf16); backward casts the other way."""
+    work = linear(adapters=(Adapter("l", OUT, R, fp32=True),)).work(AT)
+    base, *forward = work.forward
+    assert base == Gemm(T, OUT, IN)
+    assert forward == [
+        Memory(6.0 * T * IN, vector=197.0 * T * IN),
+        Gemm(T, R, IN, dtype="fp32", element=4),
+        Gemm(T, OUT, R, dtype="fp32", element=4),
+        Memory(8.0 * T * OUT),
+        Memory(10.0 * T * OUT, vector=259.0 * T * OUT),
+        Memory(6.0 * T * OUT),
+    ]
+    assert work.backward_input[1:] == (
+        Memory(6.0 * T * OUT, vector=197.0 * T * OUT),
+        Memory(6.0 * T * OUT),
+        Memory(8.0 * T * OUT),
+        Gemm(T, R, OUT, dtype="fp32", element=4),
+        Gemm(T, IN, R, dtype="fp32", element=4),
+        Memory(6.0 * T * IN),
+        Memory(6.0 * T * IN),
+    )
+    assert {(k.dtype, k.element) for k in work.backward_weight} == {("fp32", 4)}
+    assert {save.tensor: save.bytes for save in work.saves} == {"l.l.input": 4 * T * IN, "l.l.lora_A": 4 * T * R}
+    assert (work.forward_temporary, work.backward_temporary) == (8 * T * OUT, max(8 * T * OUT, 4 * T * IN))
+
+
+def test_fp32_adapters_share_no_input():
+    """Queries, keys and values: each layer of PEFT casts its own."""
+    names = ("q", "k", "v")
+    three = FrozenLinear("l", ("x",), "y", IN, (OUT, R, R), False, "replicated", names)
+    work = replace(three, adapters=tuple(Adapter(name, out, R, fp32=True) for name, out in zip(names, (OUT, R, R), strict=True))).work(AT)
+    assert {save.tensor: save.bytes for save in work.saves if save.bytes == 4 * T * IN} == {f"l.{name}.input": 4 * T * IN for name in names}
+    compiled = replace(AT, fused=True, compiled=True)
+    work = replace(three, adapters=tuple(Adapter(name, out, R, fp32=True) for name, out in zip(names, (OUT, R, R), strict=True))).work(
+        compiled
+    )
+    assert [save.tensor for save in work.saves if save.bytes == 4 * T * IN] == ["l.input_fp32"]
+
+
+def test_an_fp32_adapter_under_autocast_casts_back_and_forth():
+    """Both products are 16-bit again; what A keeps is a copy of its own, and the layer holds the fp32 input until it returns."""
+    work = linear(adapters=(Adapter("l", OUT, R, fp32=True),)).work(replace(AT, autocast=True))
+    assert work.forward[1:] == (
+        Memory(6.0 * T * IN, vector=197.0 * T * IN),
+        Memory(6.0 * T * IN),
+        Gemm(T, R, IN),
+        Gemm(T, OUT, R),
+        Memory(4.0 * T * OUT),
+        Memory(6.0 * T * OUT),
+    )
+    assert {save.tensor: save.bytes for save in work.saves} == {"l.l.input": 2 * T * IN, "l.l.lora_A": 2 * T * R}
+    assert work.forward_temporary == 4 * T * IN + 4 * T * OUT
+
+
+def test_an_fp32_adapter_with_dropout_keeps_what_is_left_of_the_cast_input():
+    saves = {save.tensor: save.bytes for save in linear(adapters=(Adapter("l", OUT, R, dropout=True, fp32=True),)).work(AT).saves}
+    assert saves == {"l.l.dropped": 4 * T * IN, "l.l.mask": T * IN, "l.l.lora_A": 4 * T * R}
+
+
+@pytest.mark.parametrize("storage", ["nf4", "nf4-dq", "int8"])
+def test_beside_bitsandbytes_only_what_is_not_under_autocast_is_cast(storage):
+    """PEFT, tuners/lora/bnb.py: requires_conversion = not torch.is_autocast_enabled(); the sum is in 16 bits."""
+    layer, plain = (linear(storage=storage, adapters=(Adapter("l", OUT, R, fp32=fp32),)) for fp32 in (True, False))
+    under = replace(AT, autocast=True)
+    assert layer.work(under) == plain.work(under)
+    assert layer.work(AT).forward[-2:] == (Memory(6.0 * T * OUT), Memory(6.0 * T * OUT))
 
 
 @pytest.mark.parametrize("storage", ["nf4", "nf4-dq"])
@@ -351,6 +422,19 @@ def test_every_expert_launches_its_own_products():
     (dequantised,) = [k for k in work.backward_input if isinstance(k, Memory) and k.bytes == 3 * (stored_bytes(4 * 48 * 16, "nf4") + 6144)]
     assert dequantised.launches == 4
     assert work.forward_temporary >= 2 * 48 * 16
+
+
+def test_experts_and_routers_have_fp32_adapters_too():
+    """Linear layers like others: gate and up of all experts cast their own copies of the tokens, and so does the router."""
+    recipe = Finetune(rank=4, linear_experts=True, fp32_adapters=True)
+    operators = {operator.name: operator for operator in finetuned(tiny_mixture(), recipe).blocks[1].operators}
+    copies, at = 64 * 2, Workload(batch=1, sequence=64)
+    up = operators["mixture.experts_up"].work(at)
+    assert [s.bytes for s in up.saves if s.tensor.endswith(".input")] == [4 * copies * 16] * 2
+    assert Memory(6.0 * copies * 16, launches=4, vector=197.0 * copies * 16) in up.forward
+    assert {(k.dtype, k.element) for k in up.backward_weight if isinstance(k, Gemm)} == {("fp32", 4)}
+    router = next(operator for operator in operators.values() if type(operator).__name__ == "FrozenRouter").work(at)
+    assert [s.bytes for s in router.saves if s.tensor.endswith(".input")] == [4 * 64 * 16]
 
 
 def tiny_mixture():

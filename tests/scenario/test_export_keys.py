@@ -43,7 +43,7 @@ QLORA = (
     "base: nf4, tower: false, quantise_head: true, base_sharded: false"
 )
 TUNED = (f"training.finetune={{{QLORA}}}",)
-DORA = ("training.finetune={method: lora, dora: true}",)
+DORA = ("training.finetune={method: lora, dora: true, adapter_dtype: model}",)
 LEARNED = ("training.finetune={method: prompt, virtual_tokens: 8, prompt_encoder: mlp, encoder_hidden: 64, encoder_layers: 3}",)
 LINEAR = ("training.finetune={method: lora, experts: linear}",)
 MIXTURE: dict[str, Any] = {**GPT, "model": "mixtral-8x7b", "parallel": {"data": {"strategy": "zero1"}}}

@@ -178,12 +178,76 @@ def test_bytes_per_parameter_tell_both_kinds():
     def words(finetune, **training):
         return build(load(tree(finetune, **training))).bytes_per_parameter
 
-    assert words({"method": "lora"}) == "2+2+4+8 = 16 B/parameter trained, 2 B frozen"
-    assert words({"method": "qlora"}) == "2+2+4+8 = 16 B/parameter trained, 2 B frozen (nf4-dq linear layers 0.5159 B)"
+    assert words({"method": "lora"}) == "4+4+8 = 16 B/parameter trained, 2 B frozen"
+    assert words({"method": "lora"}, precision="pure-bf16") == "4+4+8 = 16 B/parameter trained, 2 B frozen"
+    own = {"method": "lora", "adapter_dtype": "model"}
+    assert words(own) == "2+2+4+8 = 16 B/parameter trained, 2 B frozen"
+    assert words(own, precision="pure-bf16") == "2+2+4 = 8 B/parameter trained, 2 B frozen"
+    assert words({"method": "qlora"}) == "4+4+8 = 16 B/parameter trained, 2 B frozen (nf4-dq linear layers 0.5159 B)"
     assert words({"method": "qlora", "base": "nf4"}).endswith("(nf4 linear layers 0.5625 B)")
     assert words({"method": "lora", "base": "int8"}).endswith("(int8 linear layers 1.0000 B)")
     assert words({"method": "lora"}, precision="fp32") == "4+4+8 = 16 B/parameter trained, 4 B frozen"
     assert words({"method": "lora"}, precision="amp-bf16") == "4+4+8 = 16 B/parameter (+2 cached) trained, 2 B frozen"
+
+
+@pytest.mark.parametrize(
+    ("profile", "strategy", "training", "fp32"),
+    [
+        ("pytorch-2", "ddp", {}, True),
+        ("pytorch-2", "zero1", {"precision": "pure-bf16"}, True),
+        ("pytorch-2", "ddp", {"precision": "amp-bf16"}, True),
+        ("pytorch-2", "ddp", {"precision": "fp32"}, False),
+        ("pytorch-2", "ddp", {"precision": "fp8"}, False),
+        ("pytorch-2", "fsdp", {"precision": "amp-bf16"}, False),  # gathered in bf16
+        ("pytorch-2", "fsdp", {"precision": "pure-bf16"}, False),
+        ("deepspeed", "zero2", {}, False),  # the engine casts every parameter
+        ("megatron-core", "ddp", {}, False),
+        ("nemo", "ddp", {}, False),
+    ],
+)
+def test_what_type_adapters_have_by_the_stack(profile, strategy, training, fp32):
+    scenario = {**tree({"method": "lora"}, **training), "software": {"profile": profile}}
+    scenario["cluster"] = "2x h100-sxm"
+    scenario["parallel"] = {"data": {"strategy": strategy}}
+    scenario["training"]["global_batch"] = 2 * scenario["training"]["micro_batch"]
+    built = build(load(scenario))
+    assert built.training.finetune.fp32_adapters is fp32
+    assert [a.value for a in built.assumptions if a.name == "adapter_dtype"] == (["fp32"] if fp32 else [])
+    scenario["training"]["finetune"] = {"method": "lora", "adapter_dtype": "model"}
+    stated = build(load(scenario))
+    assert not stated.training.finetune.fp32_adapters
+
+
+@pytest.mark.parametrize(
+    ("finetune", "strategy", "precision", "message"),
+    [
+        ({"method": "lora"}, "none", "fp32", "activations are fp32"),
+        ({"method": "lora"}, "none", {"preset": "bf16", "matmul": "tf32"}, "products are in tf32"),
+        ({"method": "lora"}, "none", "fp8", "narrower than 16 bits"),
+        ({"method": "lora"}, "fsdp", "amp-bf16", "fsdp gathers adapters in 16 bits"),
+        ({"method": "lora", "train_embeddings": True}, "none", "pure-bf16", "embeddings that are trained in 16 bits"),
+        ({"method": "freeze"}, "none", "pure-bf16", "method freeze has no adapters"),
+        ({"method": "ia3"}, "none", "pure-bf16", "method ia3 has no such key"),
+    ],
+)
+def test_where_adapters_cannot_be_fp32(finetune, strategy, precision, message):
+    scenario = tree({**finetune, "adapter_dtype": "fp32"}, precision=precision)
+    if strategy != "none":
+        scenario["cluster"], scenario["parallel"] = "2x h100-sxm", {"data": {"strategy": strategy}}
+        scenario["training"]["global_batch"] = 2 * scenario["training"]["micro_batch"]
+    if precision == "fp8":
+        scenario["cluster"] = "1x h100-sxm"
+    with pytest.raises(PlanError, match=message):
+        build(load(scenario))
+
+
+def test_states_and_gradients_of_fp32_adapters():
+    """DDP reduces 4 bytes of each; weights, gradients and moments of Adam have 4 + 4 + 8."""
+    scenario = {**tree({"method": "lora", "rank": 8}, precision="pure-bf16"), "software": {"profile": "pytorch-2"}}
+    precision = build(load(scenario)).training.precision
+    sizes = (precision.parameters, precision.gradients, precision.master, precision.optimizer_element, precision.reduce)
+    assert sizes == (4, 4, 0, 4, 4)
+    assert (precision.activations, precision.cached_casts, precision.matmul) == (2, 0, "bf16")
 
 
 def test_the_document_says_what_is_trained():

@@ -64,6 +64,18 @@ def test_dora_and_relora() -> None:
     assert "dora" not in plain["training"]["finetune"]
 
 
+@pytest.mark.parametrize(
+    ("text", "stated", "fp32"),
+    [("", None, True), ("peft_autocast_adapter_dtype: true\n", None, True), ("peft_autocast_adapter_dtype: false\n", "model", False)],
+)
+def test_the_type_of_adapters_is_written_where_it_is_not_pefts_own(text: str, stated: str | None, fp32: bool) -> None:
+    found = read(LORA + text).tree
+    assert found["training"]["finetune"].get("adapter_dtype") == stated
+    recipe = build(load(found)).training.finetune
+    assert recipe is not None
+    assert recipe.fp32_adapters is fp32
+
+
 def test_experts_in_four_bits_are_linear_layers() -> None:
     text = f"{LORA}lora_target_linear: true\nload_in_4bit: true\n"
     found = import_config(BASE.replace("Qwen/Qwen3-4B", "mistralai/Mixtral-8x7B-v0.1") + text, "job.yml", Given(on="8x h100-sxm"))

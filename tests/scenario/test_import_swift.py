@@ -49,6 +49,8 @@ def test_accumulation_follows_the_ranks_and_is_asked_for() -> None:
             "--lora_rank 64 --target_modules q_proj v_proj",
             {"training.finetune.rank": 64, "training.finetune.targets": ["q_proj", "v_proj"]},
         ),
+        ("--lora_dtype bfloat16", {"training.finetune.adapter_dtype": "model"}),
+        ("--lora_dtype float32", {"training.finetune.adapter_dtype": None}),
         ("--sequence_parallel_size 2", {"parallel.context.size": 2, "parallel.context.method": "ulysses"}),
         ("--per_device_train_batch_size 3", {"training.micro_batch": 3}),
     ],

@@ -205,6 +205,7 @@ LEAVES: dict[str, Leaf] = {
     "training.finetune.dropout": leaf(0.1, same={0.0: None}, training__finetune=LORA),
     "training.finetune.tower": leaf(False, model="llava-1.5-7b", training={"finetune": LORA, "sequence_length": 1024}),
     "training.finetune.dora": leaf(True, training__finetune=LORA),
+    "training.finetune.adapter_dtype": leaf("model", same={"auto": None, "fp32": None}, training__finetune=LORA),
     "training.finetune.virtual_tokens": leaf(8, training__finetune=PROMPT),
     "training.finetune.prompt_encoder": leaf("mlp", "lstm", same={"none": None}, training__finetune=PROMPT),
     "training.finetune.encoder_hidden": leaf(64, same={"auto": None}, training__finetune={**PROMPT, "prompt_encoder": "mlp"}),
@@ -709,6 +710,7 @@ ASSUMED = {
     "drive_read_bandwidth": "1 GB/s",
     "drive_write_bandwidth": "1 GB/s",
     "finetune_base": "nf4",
+    "adapter_dtype": "model",
     "fp8_keep": ["embedding", "router", "norm", "attention"],
     "fp8_recipe": "delayed",
     "gradient_reduction": "no_sync",
@@ -729,6 +731,7 @@ DRIVES = {"training": {"offload": {"optimizer": "nvme"}}, "parallel": {"data": {
 ASSUMED_WHERE = {
     **dict.fromkeys(("host_memory_bandwidth", "drive_read_bandwidth", "drive_write_bandwidth"), DRIVES),
     "finetune_base": {"training": {"finetune": {"method": "qlora"}}},
+    "adapter_dtype": {"training": {"finetune": LORA}},
     "gpu_hour": {"training": {"tokens": "1G"}, "cluster": {"topology": "aws:p5.48xlarge"}},
     **{key: {"training": {"tokens": "1G"}} for key in ("power_computing", "power_communicating", "power_waiting")},
     "node_power": {"training": {"tokens": "1G"}, "cluster": {"topology": "8x-l40s-pcie"}},

@@ -150,7 +150,7 @@ def _read_states(draft: ImportDraft, source: Source, changes: dict[str, Any], us
 
 def precision_arguments(draft: ExportDraft) -> list[str]:
     """The options that make what is simulated."""
-    path, wanted = "training.precision", draft.job.built.training.precision
+    path, wanted = "training.precision", draft.job.weights
     states = _states(draft)
     if states:
         wanted = replace(wanted, master=4, optimizer_element=4)
