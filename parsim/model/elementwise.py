@@ -224,6 +224,7 @@ class ResidualAdd(Layer):
             count = size // at.element
             forward = Memory(10 * adds * count, launches=adds, vector=MIXED * adds * count)
             backward = (Memory(6 * adds * count, launches=adds),)
+            size = 4 * count
         return Work((forward,), backward, output=0 if self.inplace else size, input_gradients=(0,) * len(self.inputs))
 
 

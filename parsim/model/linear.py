@@ -10,6 +10,10 @@ from parsim.model.model import Layer, Parameter, Save, Work
 from parsim.model.workload import Split, Workload, rows, shard
 
 
+_BEHIND_STREAM = ("column", "vocab")
+"""splits of products that read the residual stream, mostly through a norm"""
+
+
 @dataclass(frozen=True, slots=True)
 class Linear(Layer):
     """Matrix products of one input with one or several weights, executed as one fused product.
@@ -89,6 +93,8 @@ class Linear(Layer):
         if self.trainable:
             weight = (*casts.weight, replace(product, m=n, n=k, k=m, weight_gradient=True, layout=casts.layouts[1]))
             saves = (saved_input(self.name, self.inputs[0], rows_in * k, at),)
+            if at.wide_stream and self.split in _BEHIND_STREAM:
+                saves = (Save(f"{self.name}.cast", products * rows_in * k * at.element, "weight"),)
             if rows_in != m and not again:
                 saves = (Save(f"{self.name}.gathered", round(m * k * (sent or at.element)), "weight"),)
             if bias and not casts.fused_bias:
@@ -118,7 +124,7 @@ class Linear(Layer):
         """
         made = Memory(6 * weights, launches=tensors)
         gradient: tuple[Memory, ...] = ()
-        if self.split in ("column", "vocab"):
+        if self.split in _BEHIND_STREAM:
             made = Memory(6 * (weights + products * inputs), launches=tensors + products)
             gradient = (Memory((6 + 6) * products * inputs, launches=products, vector=WIDENED * products * inputs),)
         return (made,), gradient, (Memory(6 * weights, launches=tensors, vector=WIDENED * weights),) if self.trainable else ()
@@ -212,7 +218,8 @@ class Embedding(Layer):
     def training_work(self, at: Workload) -> Work:
         """A gather forward; backward zeroes the gradients of the tables and scatters into them."""
         tables = 1 + bool(self.positions) + bool(self.types)
-        full, output = at.tokens * self.width * at.element, at.local_tokens * self.width * at.element
+        element = 4 if at.wide_stream else at.element
+        full, output = at.tokens * self.width * element, at.local_tokens * self.width * element
         size = shard(self.vocabulary, at) if self.split == "vocab" else self.vocabulary
         table = (size + self.positions + self.types) * self.width * at.element
         saves: tuple[Save, ...] = ()

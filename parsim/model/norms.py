@@ -51,12 +51,13 @@ class LayerNorm(Layer):
         forward, backward = _norm_traffic(size * 4 // at.element if at.wide_stream else size, at, trainable=self.trainable and self.weights)
         if self.wide and not at.fused:
             return self._in_fp32(at, size)
+        kept = Save(self.inputs[0], 4 * size // at.element if at.wide_stream else size)
         return Work(
             forward=(forward,),
             backward_input=(backward,),
             output=size,
             input_gradients=(size,),
-            saves=(Save(self.inputs[0], size), Save(f"{self.name}.statistics", 8 * rows(at, self.split, self.per_sample))),
+            saves=(kept, Save(f"{self.name}.statistics", 8 * rows(at, self.split, self.per_sample))),
         )
 
     def _in_fp32(self, at: Workload, size: int) -> Work:
@@ -150,7 +151,7 @@ class RMSNorm(Layer):
             if self.offset:
                 saves = (copy, Save(f"{self.name}.factor", 4 * self.hidden))
             if self.trainable:  # only the weight's gradient needs the normalised tensor
-                saves += (Save(f"{self.name}.normalised", 4 * count if self.offset or self.wide else size),)
+                saves += (Save(f"{self.name}.normalised", 4 * count if self.offset or self.wide or at.wide_stream else size),)
             else:  # no product with it, no sum over rows
                 product = 16 * count if self.offset or self.wide or at.wide_stream else 4 * size
                 issued, streamed = backward

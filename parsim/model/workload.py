@@ -67,7 +67,7 @@ class Workload:
     """weights are cast in every product (torch.autocast): losses work in fp32"""
     wide_stream: bool = False
     """autocast around modules of fp32 weights in eager PyTorch: embeddings and norms make fp32 tensors, so that the residual stream is
-    fp32, and every product casts its input and its weight; counted in kernels, not in what is kept"""
+    fp32, and every product casts its input and its weight for itself"""
     loss_kernel: str = "eager"
     """eager | eager-chunks | compiled | fused | vocab-parallel | vocab-parallel-fused | te"""
     holds_logits: bool = True
