@@ -9,7 +9,6 @@ from parsim.kernel import WIDENED, Gemm, Kernel, Memory
 from parsim.model.model import Layer, Parameter, Save, Work
 from parsim.model.workload import Split, Workload, rows, shard
 
-
 _BEHIND_STREAM = ("column", "vocab")
 """splits of products that read the residual stream, mostly through a norm"""
 
