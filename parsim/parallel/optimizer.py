@@ -28,10 +28,10 @@ FOREACH_TRAFFIC = 20 / 7
 weight decay of p (2 reads and writes of an element), lerp of m (3), decay of v (2), addcmul into v (3), root (2), bias correction (2),
 epsilon (2), addcdiv into p (4): 20, where one pass reads g, p, m, v and writes p, m, v: 7.
 Llama-3.1-8B pure bf16 on a B200: 40 B for each of 8.03e9 parameters in 46.6 ms (stas00/ml-engineering), 0.89 of the bandwidth."""
-ADAM_ISSUES = (144.0, 14.1)
-"""of a fused Adam step, for an element and for each byte of it that is read or written [FLOP]: `Memory.vector`. Lists of weights of a
-Llama layer or of experts, PyTorch 2.11 on an H200 (November 2026): 8.0 to 8.1 ps an element at 28 B, 5.0 to 5.2 ps at 14 B, where a copy
-of the same bytes takes 6.6 and 3.3 ps"""
+HALF_ADAM_ISSUES = 342.0
+"""of a fused Adam step whose weights, gradients and moments all have 16 bits, for an element [FLOP]: `Memory.vector`. Lists of weights of a
+Llama layer or of experts, PyTorch 2.11 on an H200 (November 2026): 5.0 to 5.2 ps an element at 14 B, where a copy of the same bytes
+takes 3.3 ps; at 28 B, in fp32, 8.0 to 8.1 and 6.6 ps"""
 _PER_PARAMETER = {"adam-8bit": 2, "adam-4bit": 1, "adafactor": 0}
 """bytes of states per parameter beside scales of blocks, and rows and columns, which are small"""
 _QUANTISED_FROM = 4096
@@ -171,7 +171,7 @@ def update(optimizer: Optimizer, precision: Precision, count: int, state_bytes: 
         moved *= LAMB_TRAFFIC
     launches = 1 if fused else 12 if foreach else 12 * tensors
     if optimizer.name in ("adam", "adamw") and (fused or foreach):
-        issues = ADAM_ISSUES[0] * count + ADAM_ISSUES[1] * bytes_moved if fused else 0.0
+        issues = HALF_ADAM_ISSUES * count if fused and bytes_moved <= 14 * count else 0.0
         return AdamStep(moved, 12.0 * count, launches, optimizer.implementation, float(bytes_moved), vector=issues)
     return Memory(moved, 12.0 * count, launches)
 
