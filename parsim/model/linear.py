@@ -85,14 +85,14 @@ class Linear(Layer):
         products = 1 if at.fused else len(self.out_features)
         product = Gemm(m, n, k, dtype=at.dtype, element=operand, launches=products, padded=at.compiled)
         sums = (Memory(3 * (products - 1) * rows_in * k * at.element, launches=products - 1),) if products > 1 else ()
-        if at.wide_stream:
+        if at.wide_stream and not at.narrow:
             made, gradient, widened = self._autocast(rows_in * k, n * k + bias, products, products * (1 + bool(bias)))
             casts = casts._replace(forward=(*made, *casts.forward), weight=(*casts.weight, *widened))
             sums = (*sums, *gradient)
         if self.trainable:
             weight = (*casts.weight, replace(product, m=n, n=k, k=m, weight_gradient=True, layout=casts.layouts[1]))
             saves = (saved_input(self.name, self.inputs[0], rows_in * k, at),)
-            if at.wide_stream and self.split in _BEHIND_STREAM:
+            if at.wide_stream and not at.narrow and self.split in _BEHIND_STREAM:
                 saves = (Save(f"{self.name}.cast", products * rows_in * k * at.element, "weight"),)
             if rows_in != m and not again:
                 saves = (Save(f"{self.name}.gathered", round(m * k * (sent or at.element)), "weight"),)

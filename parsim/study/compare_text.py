@@ -191,7 +191,7 @@ def text(comparison: ComparisonData, width: int | None = None) -> str:
     """The comparison in a terminal: who wins, one table, the reasons. Where its numbers are wider than `width`, it goes on below."""
     width = get_terminal_size((100, 24)).columns if width is None else width
     said = decision(comparison)
-    lines = [comparison.title, "", f"{said.title}."]
+    lines = [comparison.title, "", *fill(f"{said.title}.", width, break_on_hyphens=False).splitlines()]
     for line in (*said.lines, *most_different(comparison), *_moved(comparison)):
         lines += fill(line, width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False).splitlines()
     if not comparison.inputs:

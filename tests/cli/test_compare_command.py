@@ -14,6 +14,7 @@ SMALL = """\
 model: gpt2
 cluster: {topology: dgx-a100-80gb, gpus: 2}
 training: {sequence_length: 128, global_batch: 8, micro_batch: 4}
+software: {host: {graphs: true}}
 overrides:
   full: {training: {recompute: full}}
 """

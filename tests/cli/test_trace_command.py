@@ -26,9 +26,9 @@ def test_a_trace(capsys):
     said = capsys.readouterr().out
     path = Path("parsim-out") / NAME / "trace.json.gz"
     size = path.stat().st_size
-    assert said == f"Wrote {path}: 42 slices, 2 left out, ranks 0, {size / 1e6:.3g} MB. Open it at ui.perfetto.dev\n"
+    assert said == f"Wrote {path}: 44 slices, 4 left out, ranks 0, {size / 1e6:.3g} MB. Open it at ui.perfetto.dev\n"
     document = json.loads(gzip.decompress(path.read_bytes()))
-    assert document["otherData"]["spans_written"] == 42
+    assert document["otherData"]["spans_written"] == 44
 
 
 def test_ranks_overrides_and_json(capsys):

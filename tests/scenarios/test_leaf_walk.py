@@ -156,7 +156,8 @@ LEAVES: dict[str, Leaf] = {
         training__precision__preset="fp8", training__attention="cudnn", cluster__topology="hgx-h100",
     ),
     "training.precision.keep_layers": leaf(
-        1, [0, 2], same={0: None}, training__precision={"preset": "fp8", "recipe": "current"}, cluster__topology="hgx-h100"
+        1, [0, 2], same={0: None}, training__precision={"preset": "fp8", "recipe": "current"}, cluster__topology="hgx-h100",
+        software__host__graphs=True,
     ),
     "training.precision.recipe": leaf(
         "delayed", "current", "blockwise", "mxfp8", "nvfp4", "rowwise", "deepseek-v3", "int8", same={"auto": None, "tensorwise": None},
@@ -186,7 +187,7 @@ LEAVES: dict[str, Leaf] = {
     "training.loss.chunks": leaf(2, 4),
     "training.dropout": leaf(0.0, same={"auto": None, 0.2: None}),
     "training.attention": leaf(
-        "eager", "mem-efficient", "triton-fa1", "flash3", "cudnn", same={"auto": None, "flash2": None}, cluster__topology="hgx-h100"
+        "eager", "mem-efficient", "triton-fa1", "flash2", "flash3", same={"auto": None, "cudnn": None}, cluster__topology="hgx-h100"
     ),
     "training.recompute": leaf("full", "selective", same={"none": None, "gradient_checkpointing": "full"}, training__attention="eager"),
     "training.recompute.every": leaf(1, 2),

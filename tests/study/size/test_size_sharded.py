@@ -33,7 +33,7 @@ NETWORK = "cluster.set.links.ib-hdr.efficiency"
         (("parallel.tensor.overlap=none",), 4.9061),
         ((f"{NETWORK}=0.77",), 4.8090),
         ((f"{NETWORK}=0.67",), 5.2020),
-        (("software.profile=pytorch-2", "training.precision=bf16-fp32grad", "parallel.tensor.overlap=none"), 5.1475),
+        (("software.profile=pytorch-2", "training.precision=bf16-fp32grad", "parallel.tensor.overlap=none"), 5.2847),
     ],
 )
 def test_step_of_llama_2_70b_with_tensor_parallelism_and_fsdp(overrides: tuple[str, ...], seconds: float) -> None:
@@ -114,9 +114,9 @@ OPT_FLOP = 96 * 992 * 2048 * 96 * 12288**2 * (1 + 2048 / (6 * 12288) + 50272 / (
     ("tree", "seconds", "measured", "error"),
     [
         # 380 tokens/s on each of 128 A100: foundation-model-stack/fms-fsdp, README
-        (fsdp("llama-2-70b", 16, 6, 4096, "full", precision=BF16), 68.757, 6 * 4096 / 380, 0.063),
+        (fsdp("llama-2-70b", 16, 6, 4096, "full", precision=BF16), 70.735, 6 * 4096 / 380, 0.094),
         # 2,162 tokens/s on each of 64 A100: pytorch/torchtitan, docs/performance.md of 2024
-        (fsdp("llama-2-13b", 8, 2, 4096, "none"), 3.7224, 2 * 4096 / 2162, -0.018),
+        (fsdp("llama-2-13b", 8, 2, 4096, "none"), 3.9564, 2 * 4096 / 2162, 0.044),
         # up to 147 TFLOP/s on each of 992 A100: Zhang et al. 2022, arXiv 2205.01068; micro-batch and recomputation are assumed
         (fsdp("opt-175b", 124, 8, 2048, "full", tensor=8, precision="fp16", attention="eager"), 16.984, OPT_FLOP / 992 / 147e12, -0.150),
     ],
