@@ -389,7 +389,7 @@ def plan(
         compiled=runtime.compiled,
         two_pass_norm=runtime.two_pass_norm,
         autocast=bool(training.precision.cached_casts),
-        wide_stream=bool(training.precision.cached_casts) and not runtime.fused and parallelism.data.strategy not in ("fsdp", "hsdp"),
+        wide_stream=_wide_stream(training, runtime, parallelism.data.strategy),
         loss_kernel=training.loss_kernel,
         holds_logits=training.holds_logits,
         loss_chunks=training.loss_chunks,
@@ -417,6 +417,12 @@ def plan(
     if findings := tied_findings(made):
         raise PlanError(findings)
     return made
+
+
+def _wide_stream(training: Training, runtime: Runtime, strategy: str) -> bool:
+    """Whether autocast finds fp32 weights around an fp32 residual stream: frozen weights are 16-bit, and FSDP casts what it gathers."""
+    cast = bool(training.precision.cached_casts) and training.finetune is None
+    return cast and not runtime.fused and strategy not in ("fsdp", "hsdp")
 
 
 def _clocks_of_stages(clock: Clocks, mesh: Mesh, held_by: Sequence[int], stages: int) -> list[list[Callable[[Kernel], float]]]:
