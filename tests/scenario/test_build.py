@@ -215,7 +215,9 @@ def test_a_measured_host_says_what_launching_takes(folder: Path) -> None:
     line = card[: card.index("launch: {kernel")].count("\n") + 1
     result = build(load("base.yaml"))
     host = result.runtime.host
-    assert (host.per_kernel_forward, host.per_kernel_backward) == pytest.approx((40e-6 * 4.8 / 13.5, 24e-6 * 4.8 / 13.5))  # the profile has 40 and 24 us where 13.5 are issued
+    assert (host.per_kernel_forward, host.per_kernel_backward) == pytest.approx(
+        (40e-6 * 4.8 / 13.5, 24e-6 * 4.8 / 13.5)
+    )  # the profile has 40 and 24 us where 13.5 are issued
     found = {one.name: (one.value, one.source, one.origin) for one in result.assumptions if one.name.startswith("host_")}
     who = "parsim calibrate --device cuda", f"old.yaml:{line}"
     assert found == {"host_per_kernel_forward": ("14.22 us", *who), "host_per_kernel_backward": ("8.533 us", *who)}
