@@ -6,7 +6,8 @@ the logits to the one before: three passes more) and of Megatron-LM's cross entr
 runs the forward, too). NVIDIA/apex pull request 1037: norms of 32 x 512 tokens of width 1024 in fp16 on an A100 of 1555 GB/s.
 Megatron-LM's formulas for experts (fused_bias_swiglu.py, fused_bias_geglu.py, experts.py: _apply_bias, rope_utils.py) on an H100 SXM:
 validation/gemm/elementwise.csv; a copy of 1 GiB reaches 3.02 TB/s there (the device streams 2.73, as its norms do). Its operations that
-put tokens in order (moe_utils.py: permute, unpermute, sort_chunks_by_idxs) on an H200 SXM, in the same file.
+put tokens in order (moe_utils.py: permute, unpermute, sort_chunks_by_idxs), and what transformers leaves to PyTorch, on an H200 SXM, in
+the same file.
 ROCm/TransformerEngine pull request 598, column B200: casts of Transformer Engine.
 """
 
@@ -19,15 +20,18 @@ import pytest
 from hardware_graphs import device
 
 from parsim.hardware.kernels import kernel_time
-from parsim.kernel import Memory
+from parsim.kernel import WIDENED, Memory
 from parsim.model.attention import Rotary
 from parsim.model.elementwise import GatedActivation
 from parsim.model.loss import Loss
 from parsim.model.low_precision import TRANSFORMER_ENGINE, Quantisation
 from parsim.model.mixture import Combine, Dispatch, GroupedLinear
-from parsim.model.norms import LayerNorm
+from parsim.model.norms import LayerNorm, RMSNorm
 from parsim.model.permutation import Permutation, chunks_sorted
 from parsim.model.workload import Workload
+from parsim.parallel.optimizer import step_kernels
+from parsim.parallel.training import Optimizer
+from parsim.scenario.precision import PRESETS
 
 ROOT = Path(__file__).parent.parent.parent
 A100, H100, A100_40, H200 = "a100-sxm-80gb", "h100-sxm-80gb", "a100-sxm-40gb", "h200-sxm-141gb"
@@ -195,3 +199,30 @@ def test_mxfp8_casts_of_transformer_engine(trains, measured):
     casts = Quantisation("mxfp8", TRANSFORMER_ENGINE, tn_only=False, caches_weights=True)
     kernels = casts.input(8192 * 8192, trains=trains, gathers=False, after_norm=False)
     assert milliseconds("b200-sxm-180gb", kernels) == pytest.approx(measured, rel=0.07)
+
+
+def test_norms_of_transformers():
+    (row,) = measured("rms norm of transformers")
+    work = RMSNorm("n", ("x",), "y", int(row["columns"])).work(Workload(1, int(row["rows"])))
+    assert microseconds(work.forward, H200) == pytest.approx(float(row["forward_us"]), rel=0.03)
+    assert microseconds(work.backward_input, H200) == pytest.approx(float(row["backward_us"]), rel=0.05)
+
+
+def test_rotary_positions_of_transformers():
+    (row,) = measured("rotary positions of transformers")
+    work = Rotary("r", ("qkv",), "y", 32, 8, 64).work(Workload(8, 2048))
+    assert microseconds(work.forward, H200) == pytest.approx(float(row["forward_us"]), rel=0.05)
+    assert microseconds(work.backward_input, H200) == pytest.approx(float(row["backward_us"]), rel=0.05)
+
+
+def test_adam_of_sixteen_bits():
+    (row,) = measured("adamw fused")
+    count = int(row["rows"]) * int(row["columns"])
+    (step,) = step_kernels(Optimizer("adamw", "fused", clip_gradients=False), PRESETS["pure-bf16"], count, 4 * count, 2)
+    assert microseconds((step,), H200) == pytest.approx(float(row["forward_us"]), rel=0.03)
+
+
+def test_copies_to_fp32():
+    (row,) = measured("copy to fp32")
+    count = int(row["rows"]) * int(row["columns"])
+    assert microseconds((Memory(6 * count, vector=WIDENED * count),), H200) == pytest.approx(float(row["forward_us"]), rel=0.03)
