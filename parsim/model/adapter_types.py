@@ -21,14 +21,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from parsim.kernel import Kernel, Memory
+from parsim.kernel import MIXED, WIDENED, Kernel, Memory
 from parsim.model.workload import Workload
 
 FP32 = 4
 """bytes"""
-WIDENING_ISSUES, MIXED_ISSUES = 197.0, 259.0
-"""`Memory.vector` per element of a cast from 16 bits to fp32 and of a sum of both types, which PyTorch does not vectorise (ATen,
-CUDALoops.cuh: unrolled_elementwise_kernel): 2.94 and 3.9 ps on an H200 SXM, PyTorch 2.11"""
 
 
 class Beside(NamedTuple):
@@ -56,7 +53,7 @@ class Beside(NamedTuple):
 
 def widened(count: float, element: int) -> Memory:
     """A cast of `count` elements to fp32."""
-    return Memory((element + FP32) * count, vector=WIDENING_ISSUES * count)
+    return Memory((element + FP32) * count, vector=WIDENED * count)
 
 
 def narrowed(count: float, element: int) -> Memory:
@@ -159,4 +156,4 @@ def _compiled(at: Workload, sizes: Sizes, *, dropout: bool) -> Beside:
 
 
 def _mixed_sum(count: float, element: int) -> Memory:
-    return Memory((element + 2.0 * FP32) * count, vector=MIXED_ISSUES * count)
+    return Memory((element + 2.0 * FP32) * count, vector=MIXED * count)

@@ -24,8 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from parsim import kernel
-from parsim.kernel import Memory
+from parsim.kernel import WEIGHED, Memory
 
 ADD_ISSUES, SUM_ISSUES = 543.0, 264.0
 """of index_add and scatter_add, for an element of the rows [FLOP]: `Memory.vector`. They add every element by an atomic operation: 8.1 and
@@ -35,7 +34,7 @@ beside what is counted here. Errors are -5 to 5 % of the backward of copies, -7 
 -10 to 12 % of copies, which come out of the cache where many experts read a token"""
 INDEX, PLACE, WEIGHT = 8, 16, 4
 """bytes of a token's number, of a place in the map, and of a weight in fp32"""
-MAPPED, WEIGHED, SPREAD = 4, 10, 26
+MAPPED, CHOSEN, SCATTERED = 4, 10, 26
 """bytes of a cell of the map, read and written: transposed and read twice for the choice of rows; weights transposed and the map read twice
 for theirs; zeros, the map, its prefix sum written and read, the map and the result for their gradients"""
 
@@ -65,12 +64,12 @@ class Permutation:
     def weights(self) -> Memory:
         """The weights of the rows; the host waits inside."""
         each = 2 * INDEX + 2 * PLACE + 2 * WEIGHT
-        return Memory(WEIGHED * self.cells + each * self.rows, launches=7)
+        return Memory(CHOSEN * self.cells + each * self.rows, launches=7)
 
     @property
     def weight_gradients(self) -> Memory:
         """Of the weights, where they were chosen."""
-        return Memory(SPREAD * self.cells + WEIGHT * self.rows, launches=5)
+        return Memory(SCATTERED * self.cells + WEIGHT * self.rows, launches=5)
 
     def copied(self, width: int) -> Memory:
         """Rows, of their tokens."""
@@ -82,7 +81,7 @@ class Permutation:
 
     def weighted(self, width: int) -> Memory:
         """Rows times their weights, written once more."""
-        return Memory(2 * self.rows * width, vector=kernel.WEIGHED * self.rows * self.hidden)
+        return Memory(2 * self.rows * width, vector=WEIGHED * self.rows * self.hidden)
 
     def summed(self, width: int) -> tuple[Memory, ...]:
         """Tokens, of their rows."""

@@ -172,7 +172,7 @@ def read_profile(name: str, relative_to: str | None) -> Profile:
         recipe=reader.get("fp8.recipe", Choice(tuple(RECIPES)), "delayed"),
         attention=tuple(reader.get("attention.order", _Order(), ["flash2", "mem-efficient", "eager"])),
         attention_hopper=tuple(reader.get("attention.order_hopper", _Order(), [])),
-        hopper=reader.get("attention.hopper", _Capabilities(), ()),
+        hopper=reader.get("attention.hopper", _Capabilities(), []),
         attention_cdna=tuple(reader.get("attention.order_cdna", _Order(), [])),
         fusion=reader.get("kernels.fusion", Choice(("eager", "compiled", "fused")), "eager"),
         loss=reader.get("kernels.loss", Choice(("eager", "fused", "vocab-parallel", "vocab-parallel-fused")), "eager"),
@@ -366,7 +366,7 @@ class _Capabilities:
     """A list of compute capabilities."""
 
     def check(self, value: Any) -> tuple[float, ...]:
-        return tuple(Number(1.0, 100.0).check(item) for item in (value if isinstance(value, list) else [value])) if value != () else ()
+        return tuple(Number(1.0, 100.0).check(item) for item in (value if isinstance(value, list) else [value]))
 
 
 class _Reduction:
