@@ -64,7 +64,9 @@ def load(text: str, name: str, *, repeated: bool = False) -> Any:
     from ruamel.yaml import YAML
     from ruamel.yaml.constructor import DuplicateKeyError
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.parser import Parser
     from ruamel.yaml.reader import ReaderError
+    from ruamel.yaml.scanner import Scanner
 
     if len(text) > MOST_CHARACTERS:
         raise unreadable(f"{len(text):,} characters: at most {MOST_CHARACTERS:,} are read", name, suggestion="is it the right file?")
@@ -72,6 +74,7 @@ def load(text: str, name: str, *, repeated: bool = False) -> Any:
         raise unreadable(f"about {values:,} values: at most {MOST_VALUES:,} are read", name, suggestion="is it the right file?")
     try:
         loader = YAML(typ="rt")
+        loader.Scanner, loader.Parser = Scanner, Parser  # those of a round trip take half as long again, for comments that nobody reads
         if repeated:
             loader.Constructor = _last_of_each()
         if "*" in text:
