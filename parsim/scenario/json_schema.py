@@ -32,7 +32,7 @@ def schema() -> dict[str, Any]:
     for path in (*SCALAR, FAILURES):
         section, _, key = path.rpartition(".")
         holder = definitions[names[section]] if section else root
-        holder["properties"][key] = _or_text(holder["properties"][key], {"const": "auto"} if path == "parallel" else _TEXT)
+        holder["properties"][key] = _or_text(holder["properties"][key], _TEXT)
     for path in NUMBER:
         section, _, key = path.rpartition(".")
         properties = definitions[names[section]]["properties"]

@@ -1,7 +1,7 @@
 """Short ways to write things, and the long form that everything else works with.
 
-``tp: 8`` stands for ``tensor: {size: 8}``; ``cluster: NAME`` for ``cluster: {topology: NAME}``; ``optimizer: adam`` for
-``optimizer: {name: adam}``. Every layer of a scenario is expanded before layers are merged.
+``tp: 8`` stands for ``tensor: {size: 8}``; ``cluster: NAME`` for ``cluster: {topology: NAME}``; ``parallel: fsdp`` for
+``parallel: {data: {strategy: fsdp}}``. Every layer of a scenario is expanded before layers are merged.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ SCALAR = {
     "cluster.storage": "bandwidth",
     "cluster.collectives": "profile",
     "variability": "profile",
+    "software": "profile",
     "parallel": "search",
 }
 """section that a plain text may stand for -> the key the text is the value of"""
@@ -93,6 +94,8 @@ NUMBER = {"variability.jitter": ("kernel", "collective")}
 """section that a number may stand for -> the keys the number is the value of"""
 LATE_SCALAR = {"model": "base", "training.precision": "preset"}
 """the same, but only where a mapping is laid over the text"""
+SEARCHES = ("auto", "none")
+"""plain texts for `parallel` that say how a strategy is found; any other is a strategy: ``parallel: fsdp`` is ``data: {strategy: fsdp}``"""
 SEARCHED = {"search": "auto"}
 """`parallel` where nothing is known of the strategy but that it is searched for: takes the place of a strategy below it"""
 SYNONYMS: dict[str, dict[Any, Any]] = {
@@ -155,10 +158,12 @@ class Layer:
     def _scalars(self) -> None:
         for path, inner in SCALAR.items():
             holder, key = self._section(path)
-            if holder is not None and isinstance(holder.get(key), str):
-                holder[key] = {inner: holder[key]}
-                if path in self.origins:
-                    self.origins[f"{path}.{inner}"] = self.origins[path]
+            if holder is None or not isinstance(text := holder.get(key), str):
+                continue
+            named = path == "parallel" and text not in SEARCHES
+            holder[key] = {"data": {"strategy": text}} if named else {inner: text}
+            if path in self.origins:
+                self.origins["parallel.data.strategy" if named else f"{path}.{inner}"] = self.origins[path]
 
         for path, keys in NUMBER.items():
             holder, key = self._section(path)

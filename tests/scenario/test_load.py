@@ -113,6 +113,14 @@ def test_scalar_forms_merge_with_mappings(folder: Path) -> None:
     assert mixed.settings.cluster.topology == {"gpu": "v100-32gb", "count": 2}
 
 
+def test_a_strategy_and_a_profile_by_name() -> None:
+    named = load({**MINIMAL, "parallel": "fsdp", "software": "torchtitan"}, "parallel.tp=2")
+    assert (named.settings.parallel.data.strategy, named.settings.parallel.tensor.size) == ("fsdp", 2)
+    assert named.settings.software.profile == "torchtitan"
+    assert load({**MINIMAL, "parallel": "auto"}).settings.parallel.search == "auto"
+    assert "did you mean 'zero3'" in refusal({**MINIMAL, "parallel": "zero33"})
+
+
 @pytest.mark.parametrize(
     ("value", "mode"),
     [
