@@ -5,11 +5,15 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
 from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
+
+from parsim.errors import ScenarioError
+from parsim.scenario import files, yaml_tree
 
 settings.register_profile("parsim", deadline=None, derandomize=True, database=None)
 settings.load_profile("parsim")
@@ -18,6 +22,20 @@ settings.load_profile("parsim")
 # range of numbers. Without them a law takes a fraction of the time, and its cases do not depend on which files are collected with it.
 if hasattr(providers, "_get_local_constants"):
     providers._get_local_constants = lambda: providers._local_constants
+
+# NOTE: The samples that a file of tests changes key by key are parsed over and over, by a parser written in Python. Trees are only read;
+# texts that cannot be parsed are tried again, with the name that stands in the message.
+_parsed = lru_cache(maxsize=256)(lambda text, repeated: yaml_tree.load(text, "", repeated=repeated))
+
+
+def _load(text: str, name: str, *, repeated: bool = False) -> Any:
+    try:
+        return _parsed(text, repeated)
+    except ScenarioError:
+        return yaml_tree.load(text, name, repeated=repeated)
+
+
+files.load = _load
 
 # plugins of pytest, not modules to look for doctests in
 collect_ignore_glob = ["conftest.py", "*/conftest.py"]

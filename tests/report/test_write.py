@@ -91,12 +91,12 @@ def test_an_exception_leaves_nothing(tmp_path: Path) -> None:
 SCHEDULE = "schedule gpipe -p 2 -m 2"
 WRITERS = [
     "run gpt2-ddp-4x-a100 --out OUT", "compare gpt2-ddp-4x-a100 training.micro_batch=4,8 --workers 1 --out OUT",
-    "explain gpt2-ddp-4x-a100 --workers 1 --out OUT", "timeline gpt2-ddp-4x-a100 --out OUT/t.svg", "trace gpt2-ddp-4x-a100 --out OUT.json",
+    "explain mlp-1x-a100 --workers 1 --out OUT", "timeline gpt2-ddp-4x-a100 --out OUT/t.svg", "trace gpt2-ddp-4x-a100 --out OUT.json",
     "trace gpt2-ddp-4x-a100 --per-rank --out OUT", "trace gpt2-ddp-4x-a100 --memory-snapshot OUT.pickle",
     "export gpt2-ddp-4x-a100 --to fsdp --out OUT.yaml", "new OUT", "topology plot dgx-a100-80gb --out OUT.svg",
     "collective all-reduce --on dgx-a100-80gb --figure OUT.svg", f"{SCHEDULE} --csv OUT.csv", f"{SCHEDULE} --pdf OUT.pdf",
     "sweep gpt2-ddp-4x-a100 training.micro_batch=4,8 --workers 1 --out OUT",
-    "size gpt2 --tokens 1B --on dgx-a100-80gb --days 9 --gpus 8 --workers 1 --out OUT",
+    "size gpt2 --tokens 1B --on dgx-a100-80gb --days 99 --gpus 1 --workers 1 --out OUT",
     "fit gpt2 --on dgx-a100-80gb --save OUT.yaml",
 ]  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
-from training_samples import DATA, GIVEN, from_text, of_kind, taken, values
+from training_samples import DATA, GIVEN, from_text, of_kind, taken, values, values_of
 
 from parsim.errors import ScenarioError
 from parsim.interop.import_draft import ImportedScenario
@@ -62,7 +62,7 @@ def changed(text: str, name: str, value: str) -> str:
 
 
 def differs(text: str, name: str, value: str, **given: Any) -> dict[str, Any]:
-    before, after = values(from_text(text, **given)), values(from_text(changed(text, name, value), **given))
+    before, after = values_of(text, tuple(given.items())), values(from_text(changed(text, name, value), **given))
     return {path: after.get(path) for path in {**before, **after} if before.get(path) != after.get(path)}
 
 

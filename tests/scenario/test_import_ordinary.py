@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -330,6 +331,11 @@ TASKS = "  new_tasks: [rte]\n  task_templates: [{taskname: boolq, total_virtual_
 OF_LAYERS = 12 * (2 * 768 + 4 * 768)
 
 
+@cache
+def sized() -> ImportedScenario:
+    return read(SIZED, "nemo.yaml")
+
+
 @pytest.mark.parametrize(
     ("more", "section", "trained"),
     [
@@ -371,7 +377,7 @@ OF_LAYERS = 12 * (2 * 768 + 4 * 768)
 )
 def test_modules_of_nemo(more: str, section: dict[str, Any], trained: int) -> None:
     """Parameters are those of NeMo's PromptEncoder, ParallelLinearAdapter and InfusedAdapter; everything else is the job without them."""
-    found, plain = read(SIZED + more, "nemo.yaml"), read(SIZED, "nemo.yaml")
+    found, plain = read(SIZED + more, "nemo.yaml"), sized()
     assert found.tree["training"].pop("finetune") == section
     assert {key: found.tree[key] for key in ("cluster", "model", "parallel")} == {
         key: plain.tree[key] for key in ("cluster", "model", "parallel")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from training_samples import DATA, GIVEN, from_text, of_kind, values
+from training_samples import DATA, GIVEN, from_text, of_kind, values, values_of
 
 from parsim.errors import ScenarioError
 from parsim.interop.formats import import_config
@@ -44,7 +44,7 @@ def changed(sample: str, key: str, value: str) -> str:
 def differs(sample: str, key: str, value: str, **given: Any) -> dict[str, Any]:
     """What is other in the scenario once `key` is `value`: new values, None where there is none any more."""
     user = {**GIVEN[sample], **given}
-    before = values(from_text((DATA / sample).read_text(encoding="utf-8"), file=sample, **user))
+    before = values_of((DATA / sample).read_text(encoding="utf-8"), tuple(user.items()), sample)
     after = values(from_text(changed(sample, key, value), file=sample, **user))
     return {path: after.get(path) for path in {**before, **after} if before.get(path) != after.get(path)}
 

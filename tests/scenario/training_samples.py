@@ -77,6 +77,12 @@ def values(imported: ImportedScenario) -> dict[str, Any]:
     return {key: value for key, value in flat(imported.tree).items() if key != "name"}
 
 
+@cache
+def values_of(text: str, given: tuple[tuple[str, Any], ...], file: str = "-") -> dict[str, Any]:
+    """The values of a text that many tests change; look at them and change nothing."""
+    return values(from_text(text, file=file, **dict(given)))
+
+
 def of_kind(imported: ImportedScenario, kind: str, file: str = "") -> list[str]:
     return [fate.key.written for fate in imported.fates if fate.kind == kind and (not file or Path(fate.key.file).name == file)]
 

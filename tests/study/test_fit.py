@@ -186,7 +186,7 @@ def test_json_has_the_run_report(no_13b):
 
 def test_the_command_line(tmp_path, capsys):
     saved = tmp_path / "x.yaml"
-    assert execute(["fit", "llama-13b", "--on", "4x v100-32gb", "--save", str(saved), "--explain"]) == 3
+    assert execute(["fit", "gpt2-xl", "--on", "1x rtx-3090", "--save", str(saved), "--explain"]) == 3
     shown = capsys.readouterr().out
     assert shown.splitlines()[1].startswith("no: does not fit, needs")
     assert "how these numbers come about" in shown

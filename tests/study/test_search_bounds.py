@@ -93,8 +93,9 @@ def test_gathers_of_a_sharded_pass_are_chained_as_they_are_simulated():
         assert chained >= 0.9995, words
 
 
-@pytest.mark.parametrize("overlap", ["none", "backward", "full", "async"])
-@pytest.mark.parametrize("recipe", ["delayed", "current", "rowwise"])
+@pytest.mark.parametrize(
+    ("overlap", "recipe"), [("none", "delayed"), ("backward", "current"), ("full", "rowwise"), ("async", "delayed"), ("full", "current")]
+)
 def test_bounds_hold_for_overlapped_products_and_fp8_recipes(overlap, recipe):
     tree = {
         "model": "llama-3-8b",

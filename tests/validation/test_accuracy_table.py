@@ -8,11 +8,9 @@ from html import unescape
 
 import matplotlib
 import pytest
-from recorded_runs import predict_runs, scores
+from recorded_runs import held, predict_runs, scores
 
-from parsim.scenario.confidence import known_runs
 from parsim.validation.accuracy_drawing import accuracy_drawing
-from parsim.validation.bands import band_scores
 from parsim.validation.score import percent
 
 MATPLOTLIB = "3.11.2"
@@ -44,7 +42,7 @@ def test_the_figure_shows_the_recorded_errors() -> None:
 
 
 def test_the_drawing_by_source_is_the_one_of_the_recorded_errors() -> None:
-    made = accuracy_drawing(scores(), band_scores(known_runs()))
+    made = accuracy_drawing(scores(), held())
     assert predict_runs.BY_SOURCE.read_text(encoding="utf-8") == made, "run validation/runs/predict.py pages"
     said = re.findall(r"<title>(.+): ([\d.]+) % a priori, ([\d.]+) % left out, band", made)
     rows = [line.split(" | ") for line in predict_runs.table(scores()).splitlines()]
@@ -53,6 +51,14 @@ def test_the_drawing_by_source_is_the_one_of_the_recorded_errors() -> None:
         for row in rows
         if len(row) > 4 and row[1][0].isdigit() and "**" not in row[2] and not row[0].startswith("| the same without")
     ]
+
+
+def test_shipped_bands_cover_what_they_promise_on_families_that_they_did_not_see() -> None:
+    *each, overall = held()
+    assert overall.source == "all"
+    assert overall.rows == sum(one.rows for one in each) > 700
+    assert 0.75 <= overall.inside <= 0.90
+    assert overall.half_width <= 0.15
 
 
 def test_sources_with_mfu_only_are_told_apart() -> None:

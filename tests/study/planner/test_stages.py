@@ -33,7 +33,7 @@ SMALL: dict[str, object] = {
     "model": {"base": "llama-3-8b", "layers": 8}, NODES: 2, "training.sequence_length": 2048, BATCH: 128, "parallel.tensor.size": 4,
     "parallel.pipeline.size": 2, "software.profile": "pytorch-2",
 }  # fmt: skip
-MANY = 20
+MANY = 8
 """states of a seed that the long tests look at"""
 MACHINES = ("hgx-h100", "dgx-a100-40gb", "8x-rtx-4090-pcie")
 
@@ -59,7 +59,7 @@ def random_state(draw: random.Random) -> dict[str, object]:
     return state
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_no_stage_says_fits_where_the_simulation_says_no(seed: int) -> None:
     draw = random.Random(seed)
     for _ in range(2):
