@@ -380,6 +380,8 @@ def _optimizer(draft: ExportDraft) -> dict[str, Any]:
         said["zero_allow_untested_optimizer"] = True
     if optimizer.implementation == "fused" or offload != "none":
         draft.says(kind, "the default: FusedAdam, on the CPU DeepSpeedCPUAdam")
+        if optimizer.implementation != "fused":
+            draft.remarks(kind, "on the CPU it is DeepSpeedCPUAdam, whose kernels are its own")
     elif optimizer.name == "lion":
         draft.lacks(kind, "Lion is always FusedLion")
     else:

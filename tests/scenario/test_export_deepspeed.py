@@ -191,3 +191,9 @@ def test_muon(stage: int) -> None:
     found: Any = document(base, "training.optimizer=muon")
     assert found["optimizer"] == {"type": "Muon"}
     assert found["zero_optimization"]["stage"] == stage
+
+
+def test_kernels_of_an_optimizer_on_the_cpu() -> None:
+    chosen = ("training.optimizer.implementation=foreach", "training.offload.optimizer=cpu")
+    assert any("DeepSpeedCPUAdam, whose kernels are its own" in note for note in notes(ZERO3, "deepspeed", *chosen))
+    assert not any("DeepSpeedCPUAdam" in note for note in notes(ZERO3, "deepspeed", chosen[1]))
