@@ -128,7 +128,15 @@ def write_nodes(draft: ImportDraft, total: Count) -> int:
 def _gpus(draft: ImportDraft, count: int, share: int | None, per_node: Count | None, total: Count | None) -> None:
     """How many GPUs are used, where the configuration says it."""
     given = draft.given.nodes is not None
-    if share is not None:
+    if share is not None and draft.value("cluster.nodes") is None and "cluster.nodes" in draft.lines:  # their number is asked
+        keys = [item.key for item in (per_node, total) if item is not None]
+        if share == machine_size(draft):
+            for key in keys:
+                draft.harmless(key, "as many as the machine has")
+            return
+        draft.fill("cluster.gpus", f"{share} x machines (--nodes says both)", *keys)
+        draft.causes["cluster.gpus"] = "cluster.topology"
+    elif share is not None:
         sources = [item.key for item in (per_node, total) if item is not None]
         note = f"{count} x {share}" if count > 1 else ""
         draft.write("cluster.gpus", count * share, *sources, note=note)

@@ -141,7 +141,11 @@ def _job(
         for word in call.positional:
             if word.text.endswith((".json", ".yaml", ".yml")):
                 path = neighbour(word.text, draft.file)
-                if path is None:
+                if path is None and not any(key.name in table.rows["model"].names for key in call.options):
+                    text = f"{word.text} is not there, and holds the arguments of this command"
+                    hint = f"put it beside this script, or import it: parsim import {word.text}"
+                    draft.errors.append(Finding(text, call.program, word.text, hint, draft.file, word.line))
+                elif path is None:
                     text = f"{word.text} is not there: the arguments in it are left out"
                     draft.remarks.append(Finding(text, file=draft.file, line=word.line))
                 else:

@@ -15,6 +15,8 @@ from parsim.interop.peft import asks_for_adapters
 
 CHOSEN = ("sdpa", "auto", "None")
 """attention that PyTorch chooses, as parsim's auto"""
+HALF = ("bfloat16", "float16", "half", "torch.bfloat16", "torch.float16", "bf16", "fp16")
+"""words for 16 bits"""
 FP8: dict[str, dict[str, str]] = {"delayed": {"fp8_backend": "TE", "fp8_format": "HYBRID"}, "tensorwise": {"fp8_backend": "AO"}}
 """recipe -> accelerate's fp8_config"""
 
@@ -94,8 +96,9 @@ def write_autocast(draft: ImportDraft, source: Source, asked: tuple[str, Key] | 
             "weights are taken as fp32: of half types parsim trains bf16 without a master",
             "fp32",
         )
-    elif loaded is not None and not draft.settled(loaded):
-        draft.harmless(loaded, "frozen weights are half, adapters fp32, as in parsim")
+    elif loaded is not None and not draft.settled(loaded) and preset != "fp32":
+        why = "parsim has frozen weights below adapters in 16 bits, which take half the memory"
+        draft.only_if(loaded, (*HALF, "auto", "None"), why, "frozen weights are half, adapters fp32, as in parsim")
 
 
 def write_optimizer(draft: ImportDraft, source: Source) -> None:

@@ -91,6 +91,7 @@ RUN = f"torchrun --nproc_per_node 8 {{}} {BASE} --bf16"
         ("examples/multimodal/train.py", "--language-model-type mistral_7b --vision-model-type clip --vocab-size 32000", "the class token"),
         ("pretrain_vision_classify.py", "", "a vision model"),
         ("tools/generate_samples_gpt.py", "", "does not train"),
+        ("tools/dist_ckpt_to_hf.py", "", "does not train"),
         ("pretrain_mamba.py", "", "read by their pattern"),
         ("pretrain_mamba.py", "--hybrid-override-pattern ME*- --normalization RMSNorm", "read by their pattern"),
         ("pretrain_mamba.py", "--hybrid-layer-pattern M-M*", "hybrid models without --normalization RMSNorm"),

@@ -36,6 +36,8 @@ _NO_TRAINING = (
     "preprocess",
     "convert",
     "checkpoint",
+    "ckpt",
+    "to_hf",
     "zeroshot",
 )
 """in the names of programs that do something else than to train"""
