@@ -7,6 +7,7 @@ the table only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -26,6 +27,10 @@ LARGE = 1e4
 
 OFF: tuple[Any, ...] = (False, 0, "0", None, {}, [], "none", "None", "False", "false", "no")
 """values with which a key that is not modelled does nothing"""
+
+
+_RANKS = re.compile(r"parallel\w*_(?:size|degree)$|^(?:size|degree)_\w*parallel|^(?:tp|pp|cp|ep|sp)_(?:size|degree)$")
+"""names of keys that say over how many ranks something is spread, in the ways of Megatron-LM, torchtitan and others"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +60,13 @@ class Key:
     def off(self) -> bool:
         """Its value is one with which a switch does nothing."""
         return any(type(value) is type(self.value) and value == self.value for value in OFF)
+
+    @property
+    def spreads(self) -> bool:
+        """Its name says over how many ranks something is spread, and its value is more than one: another job than without it."""
+        return (
+            _RANKS.search(self.name.rpartition(".")[2]) is not None and self.text.isascii() and self.text.isdigit() and int(self.text) > 1
+        )
 
     def finding(self, message: str, suggestion: str = "") -> Finding:
         """A finding about this key, with its place."""

@@ -509,3 +509,16 @@ def test_a_rank_that_overrides_a_recipe_of_megatron_bridge_is_lora() -> None:
     assert (found["method"], found["rank"]) == ("lora", 8)
     assert found["targets"] == ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
     assert "finetune" not in from_text(f"{text}peft: null\n", file="a.yaml").tree["training"]
+
+
+def test_ranks_by_an_unknown_key_are_refused() -> None:
+    """Without them it would be another job: the size of an axis is never left out with a warning."""
+    text = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\nseq_len = 8192\n[parallelism]\n'
+    assert from_text(f"{text}sequenz_parallel_degree = 1\n", file="a.toml").tree["training"]["sequence_length"] == 8192
+    with pytest.raises(ScenarioError, match="ranks by a key that torchtitan does not have") as error:
+        from_text(f"{text}tensr_parallel_degree = 4\n", file="a.toml")
+    found = error.value.findings[0]
+    assert (found.path, found.value, found.line) == ("parallelism.tensr_parallel_degree", 4, 8)
+    assert found.suggestion == "did you mean parallelism.tensor_parallel_degree?"
+    older = from_text(f"{text.replace('[parallelism]', '')}expert_parallel_degree = 2\n", file="a.toml")
+    assert older.tree["parallel"]["expert"]["size"] == 2
