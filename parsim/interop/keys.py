@@ -261,9 +261,9 @@ def key_table(tool: str) -> KeyTable:
     table = KeyTable(tree["tool"], {}, {}, {}, {}, {}, {})
     for part in reversed(parts):
         begins = part.get("prefixes", ())
-        table.harmless.update({reason: _behind(begins, names) for reason, names in part["no effect"].items()})
-        table.unmodelled.update(part.get("not modelled", {}))
-        table.refused.update(part.get("refused", {}))
+        _join(table.harmless, {reason: _behind(begins, names) for reason, names in part["no effect"].items()})
+        _join(table.unmodelled, part.get("not modelled", {}))
+        _join(table.refused, part.get("refused", {}))
     for part in parts:
         begins = part.get("prefixes", ())
         table.rows.update({path: _row(path, entry, begins) for path, entry in part.get("keys", {}).items()})
@@ -272,6 +272,12 @@ def key_table(tool: str) -> KeyTable:
             {name: _only(e) for key, e in part.get("modelled only with", {}).items() for name in _behind(begins, key).split()}
         )
     return table
+
+
+def _join(known: dict[str, str], more: Mapping[str, str]) -> None:
+    """Add names to their reasons; two tables may have one reason."""
+    for reason, names in more.items():
+        known[reason] = f"{known[reason]} {names}" if reason in known else names
 
 
 def _read(name: str) -> dict[str, Any]:

@@ -131,6 +131,14 @@ def _lora(draft: ImportDraft, scheme: Key, own: dict[str, Key]) -> None:
     draft.write(f"{PATH}.dropout", draft.number(share) or 0.0, share)
 
 
+def layers_of(words: list[str]) -> list[str] | None:
+    """Linear layers of a model of the Hub that Megatron-Core's names (``linear_qkv``) mean; None where one of `words` is no such name."""
+    names = [name for word in words for name in _TARGETS_ALSO.get(word, (word,))]
+    if not names or any(name not in TARGETS for name in names):
+        return None
+    return [layer for name in dict.fromkeys(names) for layer in TARGETS[name][0]]
+
+
 def _bottlenecks(draft: ImportDraft, chosen: Key, own: dict[str, Key]) -> None:
     """``adapter_tuning``: both types have the same weights."""
     width, share, norm, kind = (own.get(name) for name in ("adapter_dim", "adapter_dropout", "norm_position", "type"))

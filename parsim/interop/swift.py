@@ -11,6 +11,7 @@ from parsim.interop.command import Invocation
 from parsim.interop.deepspeed_zero import AUTO
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Key, Source, key_table, of_document
+from parsim.interop.megatron.swift_command import read_megatron_swift
 from parsim.interop.peft import write_adapter_dtype
 from parsim.interop.towers import FrozenParts
 from parsim.interop.trainer import read_trainer
@@ -53,9 +54,7 @@ def read_swift(draft: ImportDraft, call: Invocation) -> None:
     """Write the scenario of ``swift sft``, ``swift pt`` and ``swift rlhf``."""
     word = call.positional[0].text if call.positional else call.program
     if call.program == "swift.megatron":
-        draft.refuse(
-            Key("megatron", f"megatron {word}", word, draft.file, call.positional[0].line), "Megatron-SWIFT", "use --from megatron"
-        )
+        read_megatron_swift(draft, call)
         return
     source = Source((replace(key, name=NAMES.get(key.name, key.name)) for key in call.options), key_table("swift"))
     _refuse(draft, source)

@@ -101,11 +101,6 @@ def test_other_jobs_are_refused_by_name(options: str, command: str, named: str) 
     assert named in [finding.path for finding in error.value.findings]
 
 
-def test_megatron_swift_is_refused() -> None:
-    with pytest.raises(ScenarioError, match="not supported yet: Megatron-SWIFT"):
-        imported("--tensor_model_parallel_size 2", head="megatron {} --model Qwen/Qwen2.5-7B-Instruct ")
-
-
 @pytest.mark.parametrize(
     ("options", "precision"),
     [
