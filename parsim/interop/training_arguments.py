@@ -77,7 +77,7 @@ def write_autocast(draft: ImportDraft, source: Source, asked: tuple[str, Key] | 
     used: list[Key | None] = []
     if eight is not None and draft.flag(eight):
         preset, used = "fp8", [eight, asked[1] if asked else None]
-    elif (pure is not None and draft.flag(pure)) or (kind == "bf16" and not asks_for_adapters(source)):
+    elif (pure is not None and draft.flag(pure)) or (kind == "bf16" and (asked is None or not asks_for_adapters(source))):
         preset, used = "pure-bf16", [pure if pure is not None and draft.flag(pure) else loaded, asked[1] if asked else None]
     elif asked is not None and mixed is not None:
         preset, used = mixed, [asked[1]]
