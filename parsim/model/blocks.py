@@ -151,7 +151,8 @@ def embed_words(config: TransformerConfig, vocabulary: int, row: Row, words: str
         row.add(Dropout("embedding_dropout", (row.last,), "embedding_dropout", width if last else config.hidden))
     if last:
         row.add(Linear("project_in", (row.last,), "project_in", width, (config.hidden,)))
-    row.operators.extend(position_table(config, row.last))
+    for table in position_table(config, row.last):
+        row.add(table)
     if config.position == "rotary":
         rotated = config.latent.rotary_dim if config.latent else int(config.head_dim * config.rotary_fraction)
         if config.mixer is not None and not config.attention_layers:

@@ -120,9 +120,9 @@ class DisentangledCore(AttentionCore):
 
 
 def position_table(config: TransformerConfig, source: str) -> tuple[PositionTable, ...]:
-    """The table behind the embedding `source`, which keeps its name; nothing where attention has no such products."""
+    """The table behind the embedding `source`; nothing where attention has no such products."""
     own = config.disentangled
-    return () if own is None else (PositionTable("positions", (source,), source, 2 * own.buckets, config.hidden, own.normed),)
+    return () if own is None else (PositionTable("positions", (source,), "positions", 2 * own.buckets, config.hidden, own.normed),)
 
 
 def with_positions(core: AttentionCore, config: TransformerConfig) -> AttentionCore:

@@ -82,8 +82,6 @@ KINDS = {
     "moe_layer_start_index": _WHOLE,
     "moe_num_shared_experts": _WHOLE,
     "moe_shared_expert_intermediate_size": _WHOLE,
-    "position_buckets": _WHOLE,
-    "max_relative_positions": _WHOLE,
     "num_kv_heads": _WHOLE,
     "n_head_kv": _WHOLE,
     "num_key_value_heads": _WHOLE,

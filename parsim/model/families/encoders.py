@@ -151,6 +151,14 @@ MODERNBERT = Family(
 DEBERTA_WORDS = ("c2p", "p2c")
 
 
+def _distances(tree: Mapping[str, Any], key: str) -> int:
+    """A number of distances; -1 where the number of positions says it."""
+    value = -1 if tree.get(key) is None else tree[key]
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ModelError(Finding("must be a whole number", key, value, "-1: as many as there are positions"))
+    return value
+
+
 def _deberta(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     """The table of relative positions; words alone have absolute ones, unless ``position_biased_input`` says otherwise."""
     said = tree.get("pos_att_type") or ()
@@ -159,7 +167,7 @@ def _deberta(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
         message = "attention without products of words with positions and of positions with words is not supported yet"
         hint = "relative_attention: true, pos_att_type: p2c|c2p"
         raise ModelError(Finding(message, "pos_att_type", said, hint))
-    buckets, most = int(tree.get("position_buckets") or -1), int(tree.get("max_relative_positions") or -1)
+    buckets, most = _distances(tree, "position_buckets"), _distances(tree, "max_relative_positions")
     most = most if most > 0 else int(fields.get("maximum_sequence") or 512)
     norms = [word.strip() for word in str(tree.get("norm_rel_ebd") or "none").lower().split("|")]
     fields["disentangled"] = {
@@ -176,7 +184,7 @@ DEBERTA_V2 = BERT._replace(
     name="deberta-v2",
     model_type="deberta-v2",
     structure={**_STRUCTURE, "token_types": 0, "position": "none", "pooler_activation": "gelu", "bare_pooler": False},
-    keys={**_KEYS, "embedding_size": "embedding_width"},
+    keys={**_KEYS, "embedding_size": "embedding_width", "attention_head_size": "head_dim"},
     stated={"conv_kernel_size": (0,), "pooler_hidden_act": ("gelu",), "legacy": (True,)},
     elsewhere={},
     harmless=_HARMLESS | words("pooler_dropout pooler_hidden_size conv_act max_relative_position"),
