@@ -11,7 +11,7 @@ from parsim.units import is_digits
 
 TOOL = "LLaMA-Factory"
 """whose defaults are no keys of a file"""
-FROZEN = FrozenParts("freeze_vision_tower", "freeze_multi_modal_projector", "freeze_language_model")
+FROZEN = FrozenParts("freeze_vision_tower", "freeze_multi_modal_projector", "freeze_language_model", adapted_projector=False)
 SEQUENCE_MODES = {"zigzag-ring": "ring", "llama3": "all-gather", "ulysses": "ulysses"}
 """of Qihoo360/360-LLaMA-Factory, src/llamafactory/hparams/model_args.py"""
 MEGATRON_TYPES = {"amp-bf16": "bf16-fp32grad", "pure-bf16": "bf16-fp32grad", "amp-fp16": "fp16"}
