@@ -23,7 +23,7 @@ LAYER_CLASSES = {
     "mamba2": "Mamba2Block", "nemotron-h": "NemotronHBlock", "retnet": "RetNetBlock", "gpt-oss": "GptOssDecoderLayer",
     "llama4-text": "Llama4TextDecoderLayer", "kimi-k2": "DeepseekV3DecoderLayer", "glm4-moe": "Glm4MoeDecoderLayer",
     "xlm-roberta": "XLMRobertaLayer", "camembert": "CamembertLayer", "distilbert": "TransformerBlock", "electra": "ElectraLayer",
-    "mpnet": "MPNetLayer", "nomic-bert": "NomicBertLayer", "modernbert": "ModernBertEncoderLayer", "deit": "DeiTLayer",
+    "mpnet": "MPNetLayer", "nomic-bert": "NomicBertLayer", "modernbert": "ModernBertEncoderLayer", "deberta-v2": "DebertaV2Layer", "deit": "DeiTLayer",
     "glm4-moe-lite": "Glm4MoeLiteDecoderLayer", "youtu": "YoutuDecoderLayer", "minicpm3": "MiniCPM3DecoderLayer",
     "glm-moe-dsa": "GlmMoeDsaDecoderLayer", "mamba": "MambaBlock", "falcon-mamba": "FalconMambaBlock",
     "jamba": "JambaAttentionDecoderLayer,JambaMambaDecoderLayer", "qwen3.5": "Qwen3_5DecoderLayer",
