@@ -79,6 +79,10 @@ def write_autocast(draft: ImportDraft, source: Source, asked: tuple[str, Key] | 
         preset, used = "fp8", [eight, asked[1] if asked else None]
     elif (pure is not None and draft.flag(pure)) or (kind == "bf16" and (asked is None or not asks_for_adapters(source))):
         preset, used = "pure-bf16", [pure if pure is not None and draft.flag(pure) else loaded, asked[1] if asked else None]
+        if asked is not None and asked[0] == "fp16":
+            draft.refuse(
+                asked[1], "parsim has no products in fp16 of weights that are held in bf16", "use bf16, or load the weights in float32"
+            )
     elif asked is not None and mixed is not None:
         preset, used = mixed, [asked[1]]
     elif tf32 is not None and draft.flag(tf32):
