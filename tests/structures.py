@@ -25,7 +25,8 @@ STRUCTURES = (
     "t5-base", "t5-3b", "bart-large", "whisper-large-v3", "distilbert-base", "modernbert-base",
     "mistral-small-24b", "olmo-2-1b", "qwen1.5-0.5b", "qwen1.5-7b", "qwen1.5-moe-a2.7b", "smollm2-1.7b", "olmoe-1b-7b",
     "gemma-3-4b-it", "llava-1.5-7b", "ministral-3-3b", "qwen2-vl-2b", "qwen2-vl-7b", "qwen2.5-vl-3b", "qwen2.5-vl-7b",
-    "qwen3-vl-4b", "qwen3-vl-8b", "qwen3-vl-30b-a3b",
+    "qwen3-vl-4b", "qwen3-vl-8b", "qwen3-vl-30b-a3b", "qwen3-vl-32b", "qwen3.5-0.8b", "qwen3.5-9b", "qwen3.5-27b", "qwen3.5-35b-a3b",
+    "chatglm2-6b", "deberta-v3-base",
 )  # fmt: skip
 """one model of each structure"""
 SIZES = {"hidden", "layers", "vocabulary", "maximum_sequence", "vocab_divisible_by", "token_types", "labels"}

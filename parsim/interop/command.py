@@ -88,7 +88,7 @@ def invocation(text: str, file: str, variables: dict[str, str]) -> Invocation:
     notes, used = tuple(script.notes), frozenset(script.variables.used)
     more: dict[str, Any] = {"variables": _numbers(script, file), "files": _written(script)}
     if candidates:
-        chosen, (before, program, after) = max(candidates, key=lambda one: sum(1 for word in one[1][2] if word.text.startswith("--")))
+        chosen, (before, program, after) = max(candidates, key=_trains)
         launch = [key for part in segments(before) for key in part.keys(_options(list(part.words), file, hints)[0])]
         options, positional = _options(after, file, hints)
         launcher = next((part.name for part in reversed(segments(before)) if part.name in LAUNCHERS), "")
@@ -124,6 +124,16 @@ def missing_arguments(text: str, variables: Mapping[str, str]) -> Finding | None
         return None
     words = " ".join(names.get(number, f"${number}") for number in range(1, max(names) + 1))
     return Finding("the script takes arguments, and its sizes follow from them", "--arguments", None, f'say them: --arguments "{words}"')
+
+
+_BESIDE = re.compile(r"convert|prepare|preprocess|download|merge|infer|eval|export|predict|tokenize")
+"""in the names of programs that a script runs before or after it trains"""
+
+
+def _trains(candidate: tuple[Command, tuple[list[Field], Field, list[Field]]]) -> tuple[bool, int]:
+    """How much speaks for a command to be the training: that its name says nothing else, and its options."""
+    program, after = candidate[1][1:]
+    return _BESIDE.search(program.text.rpartition("/")[2]) is None, sum(1 for word in after if word.text.startswith("--"))
 
 
 def _candidates(script: Script) -> list[tuple[Command, tuple[list[Field], Field, list[Field]]]]:

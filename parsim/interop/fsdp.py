@@ -25,7 +25,7 @@ LAYER_CLASSES = {
     "xlm-roberta": "XLMRobertaLayer", "camembert": "CamembertLayer", "distilbert": "TransformerBlock", "electra": "ElectraLayer",
     "mpnet": "MPNetLayer", "nomic-bert": "NomicBertLayer", "modernbert": "ModernBertEncoderLayer", "deit": "DeiTLayer",
     "glm4-moe-lite": "Glm4MoeLiteDecoderLayer", "youtu": "YoutuDecoderLayer", "minicpm3": "MiniCPM3DecoderLayer",
-    "glm-moe-dsa": "GlmMoeDsaDecoderLayer", "mamba": "MambaBlock", "falcon-mamba": "FalconMambaBlock",
+    "deberta-v2": "DebertaV2Layer", "glm-moe-dsa": "GlmMoeDsaDecoderLayer", "mamba": "MambaBlock", "falcon-mamba": "FalconMambaBlock",
     "jamba": "JambaAttentionDecoderLayer,JambaMambaDecoderLayer", "qwen3.5": "Qwen3_5DecoderLayer",
     "qwen3.5-moe": "Qwen3_5MoeDecoderLayer", "granitemoehybrid": "GraniteMoeHybridDecoderLayer", "bamba": "BambaDecoderLayer",
     "falcon-h1": "FalconH1DecoderLayer", "rwkv": "RwkvBlock",

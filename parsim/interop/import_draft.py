@@ -193,7 +193,11 @@ class ImportDraft:
                 self.unmodelled(key, "of no meaning beside the other keys")
             else:
                 near = difflib.get_close_matches(key.name, known, n=1, cutoff=0.75)
-                self._settle(key, "unknown", f"did you mean {spelled(key, near[0])}?" if near else "no key that parsim knows")
+                hint = f"did you mean {spelled(key, near[0])}?" if near else ""
+                if key.spreads:
+                    self.refuse(key, f"ranks by a key that {self.tool} does not have, or parsim does not know", hint)
+                else:
+                    self._settle(key, "unknown", hint or "no key that parsim knows")
 
     # -- values
 

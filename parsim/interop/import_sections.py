@@ -12,6 +12,7 @@ from typing import Any
 from parsim.errors import InputError, ScenarioError
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Key
+from parsim.model.architecture_records import Experts
 from parsim.model.model import OUTER
 from parsim.scenario import files
 from parsim.scenario.machines import machines
@@ -128,7 +129,15 @@ def write_nodes(draft: ImportDraft, total: Count) -> int:
 def _gpus(draft: ImportDraft, count: int, share: int | None, per_node: Count | None, total: Count | None) -> None:
     """How many GPUs are used, where the configuration says it."""
     given = draft.given.nodes is not None
-    if share is not None:
+    if share is not None and draft.value("cluster.nodes") is None and "cluster.nodes" in draft.lines:  # their number is asked
+        keys = [item.key for item in (per_node, total) if item is not None]
+        if share == machine_size(draft):
+            for key in keys:
+                draft.harmless(key, "as many as the machine has")
+            return
+        draft.fill("cluster.gpus", f"{share} x machines (--nodes says both)", *keys)
+        draft.causes["cluster.gpus"] = "cluster.topology"
+    elif share is not None:
         sources = [item.key for item in (per_node, total) if item is not None]
         note = f"{count} x {share}" if count > 1 else ""
         draft.write("cluster.gpus", count * share, *sources, note=note)
@@ -246,18 +255,27 @@ def sizes(name: str | Mapping[str, Any], relative_to: str | None) -> Sizes | Non
 
 def has_experts(draft: ImportDraft) -> bool:
     """Whether the model that has been written is a mixture, by its own lines or by its name."""
+    return draft.value("model.experts.count") is not None or _named_experts(draft) is not None
+
+
+def has_shared_expert(draft: ImportDraft) -> bool:
+    """Whether every token visits an expert beside those that it chooses, by the model's own lines or by its name."""
+    named = _named_experts(draft)
+    return bool(draft.value("model.experts.shared") or (named is not None and named.shared))
+
+
+def _named_experts(draft: ImportDraft) -> Experts | None:
+    """The experts of a model that is written by its name; None where it has none, or no name."""
     from parsim.model.catalogue import read_architecture
 
-    if draft.value("model.experts.count") is not None:
-        return True
     name = draft.value("model") or draft.value("model.base")
     if not isinstance(name, str):
-        return False
+        return None
     try:
         tree, _, beside = model_tree(name, None)
-        return read_architecture(tree, base_lookup=lookup("models", beside)).resolved().experts is not None
+        return read_architecture(tree, base_lookup=lookup("models", beside)).resolved().experts
     except InputError:
-        return False
+        return None
 
 
 def write_experts(draft: ImportDraft, ranks: Key | None, width: Key | None, dispatcher: Key | None) -> None:

@@ -7,6 +7,7 @@ the table only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -26,6 +27,10 @@ LARGE = 1e4
 
 OFF: tuple[Any, ...] = (False, 0, "0", None, {}, [], "none", "None", "False", "false", "no")
 """values with which a key that is not modelled does nothing"""
+
+
+_RANKS = re.compile(r"parallel\w*_(?:size|degree)$|^(?:size|degree)_\w*parallel|^(?:tp|pp|cp|ep|sp)_(?:size|degree)$")
+"""names of keys that say over how many ranks something is spread, in the ways of Megatron-LM, torchtitan and others"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +60,13 @@ class Key:
     def off(self) -> bool:
         """Its value is one with which a switch does nothing."""
         return any(type(value) is type(self.value) and value == self.value for value in OFF)
+
+    @property
+    def spreads(self) -> bool:
+        """Its name says over how many ranks something is spread, and its value is more than one: another job than without it."""
+        return (
+            _RANKS.search(self.name.rpartition(".")[2]) is not None and self.text.isascii() and self.text.isdigit() and int(self.text) > 1
+        )
 
     def finding(self, message: str, suggestion: str = "") -> Finding:
         """A finding about this key, with its place."""
@@ -249,9 +261,9 @@ def key_table(tool: str) -> KeyTable:
     table = KeyTable(tree["tool"], {}, {}, {}, {}, {}, {})
     for part in reversed(parts):
         begins = part.get("prefixes", ())
-        table.harmless.update({reason: _behind(begins, names) for reason, names in part["no effect"].items()})
-        table.unmodelled.update(part.get("not modelled", {}))
-        table.refused.update(part.get("refused", {}))
+        _join(table.harmless, {reason: _behind(begins, names) for reason, names in part["no effect"].items()})
+        _join(table.unmodelled, part.get("not modelled", {}))
+        _join(table.refused, part.get("refused", {}))
     for part in parts:
         begins = part.get("prefixes", ())
         table.rows.update({path: _row(path, entry, begins) for path, entry in part.get("keys", {}).items()})
@@ -260,6 +272,12 @@ def key_table(tool: str) -> KeyTable:
             {name: _only(e) for key, e in part.get("modelled only with", {}).items() for name in _behind(begins, key).split()}
         )
     return table
+
+
+def _join(known: dict[str, str], more: Mapping[str, str]) -> None:
+    """Add names to their reasons; two tables may have one reason."""
+    for reason, names in more.items():
+        known[reason] = f"{known[reason]} {names}" if reason in known else names
 
 
 def _read(name: str) -> dict[str, Any]:

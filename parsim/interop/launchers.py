@@ -9,15 +9,31 @@ from parsim.interop.import_draft import plain_name
 from parsim.interop.keys import Key
 from parsim.interop.shell_values import Field
 
-LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "srun", "python", "python3", "mpirun", "mpiexec", "torchx", "pdsh", "ds", "ds_ssh")
+LAUNCHERS = (
+    "torchrun",
+    "deepspeed",
+    "accelerate",
+    "srun",
+    "python",
+    "python3",
+    "mpirun",
+    "mpiexec",
+    "torchx",
+    "pdsh",
+    "ds",
+    "ds_ssh",
+    "jsrun",
+)
 STARTING_MODULES = ("torch.", "accelerate.", "deepspeed.")
 _SHELLS = ("sh", "bash", "zsh", "dash", "env", "nohup", "time", "exec", "sudo", "numactl", "singularity", "apptainer", "docker", "ssh")
 _NAMES: Mapping[str, Mapping[str, str]] = {
     "srun": {"-N": "--nodes", "-n": "--ntasks", "-G": "--gpus"},
     "mpirun": {"-np": "--np", "-n": "--np", "-c": "--np", "-N": "--npernode", "-npernode": "--npernode", "-ppn": "--npernode"},
     "pdsh": {"-w": "--hosts"},
+    "jsrun": {"-n": "--nrs", "-a": "--tasks_per_rs", "-g": "--gpu_per_rs", "-r": "--rs_per_host", "-c": "--cpu_per_rs", "-b": "--bind",
+              "-d": "--launch_distribution", "-l": "--latency_priority"},
     "deepspeed": {"-H": "--hostfile"},
-}
+}  # fmt: skip
 """launcher -> its short options and the long ones"""
 
 

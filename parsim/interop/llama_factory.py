@@ -9,13 +9,26 @@ from parsim.interop.peft import EIGHT_BITS, write_dora, write_quantised_experts,
 from parsim.interop.towers import FrozenParts, write_frozen_parts
 from parsim.units import is_digits
 
-FROZEN = FrozenParts("freeze_vision_tower", "freeze_multi_modal_projector", "freeze_language_model")
+TOOL = "LLaMA-Factory"
+"""whose defaults are no keys of a file"""
+FROZEN = FrozenParts("freeze_vision_tower", "freeze_multi_modal_projector", "freeze_language_model", adapted_projector=False)
 SEQUENCE_MODES = {"zigzag-ring": "ring", "llama3": "all-gather", "ulysses": "ulysses"}
 """of Qihoo360/360-LLaMA-Factory, src/llamafactory/hparams/model_args.py"""
 MEGATRON_TYPES = {"amp-bf16": "bf16-fp32grad", "pure-bf16": "bf16-fp32grad", "amp-fp16": "fp16"}
 """a Trainer's types -> those of the Megatron engine, whose weights are half"""
 AXES = ("parallel.tensor.size", "parallel.pipeline.size", "parallel.context.size")
 """which its Megatron engine calls as Megatron-LM does"""
+
+
+def type_of_the_model(source: Source) -> list[Key]:
+    """Without ``bf16`` and ``fp16`` frozen weights keep the model's own type, without autocast; trained ones are cast to fp32.
+
+    src/llamafactory/model/patcher.py (`patch_config`) and adapter.py (`init_adapter`).
+    """
+    method, switches = source.get("finetuning_type"), source.all("bf16", "fp16", "pure_bf16", "deepspeed", "fp8")
+    if (method is not None and method.text != "lora") or any(not key.off for key in switches):
+        return []
+    return [Key("torch_dtype", "the model's own type, taken as bfloat16 (neither bf16 nor fp16 is set)", "bfloat16", TOOL)]
 
 
 def write_factory(draft: ImportDraft, source: Source, sizes: Sizes | None) -> None:

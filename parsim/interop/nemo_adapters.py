@@ -12,7 +12,7 @@ from typing import Any
 
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Key
-from parsim.interop.nemo_jobs import ADAPTERS, NOTHING, SCHEMES
+from parsim.interop.nemo_jobs import ADAPTERS, NOTHING, OVERRIDDEN, chosen_scheme
 from parsim.interop.peft import listed
 
 PATH = "training.finetune"
@@ -52,11 +52,11 @@ def asks_for_modules(keys: list[Key]) -> bool:
 def write_adapters(draft: ImportDraft, keys: list[Key], name: str) -> None:
     """What is trained beside the frozen model; `name`: the job's. Kinds that parsim has not are refused."""
     said = {key.name: key for key in keys}
-    scheme = next((key for key in keys if key.name in SCHEMES and key.value not in NOTHING), None)
+    scheme = chosen_scheme(keys)
     style, template = said.get(STYLE), said.get(TEMPLATE)
     ours = [key for key in keys if key.name.startswith((*ADAPTERS, *LEARNED))]
     if scheme is not None:
-        word = str(scheme.value).rpartition(".")[2].lower()
+        word = "lora" if scheme.name in OVERRIDDEN else str(scheme.value).rpartition(".")[2].lower()
         _of_scheme(draft, scheme, word, ours)
     elif style is not None and style.value not in NOTHING:
         _of_style(draft, style, said, name)
@@ -129,6 +129,14 @@ def _lora(draft: ImportDraft, scheme: Key, own: dict[str, Key]) -> None:
         if "q_proj" in targets:
             draft.remark("one adapter stands beside query, key and value there; here each has its own", f"{PATH}.targets")
     draft.write(f"{PATH}.dropout", draft.number(share) or 0.0, share)
+
+
+def layers_of(words: list[str]) -> list[str] | None:
+    """Linear layers of a model of the Hub that Megatron-Core's names (``linear_qkv``) mean; None where one of `words` is no such name."""
+    names = [name for word in words for name in _TARGETS_ALSO.get(word, (word,))]
+    if not names or any(name not in TARGETS for name in names):
+        return None
+    return [layer for name in dict.fromkeys(names) for layer in TARGETS[name][0]]
 
 
 def _bottlenecks(draft: ImportDraft, chosen: Key, own: dict[str, Key]) -> None:

@@ -16,6 +16,8 @@ NOTHING: tuple[Any, ...] = (None, "none", "None", "null", False, {}, [])
 SCHEMES = ("model.peft.peft_scheme", "peft._target_", "peft.peft_scheme")
 """keys that choose an adapter"""
 ADAPTERS = ("peft.", "model.peft.")
+OVERRIDDEN = ("peft.dim", "peft.target_modules")
+"""keys of Megatron-Bridge's LoRA in a file that overrides a recipe, whose Python code names the class (tutorials/recipes/llama)"""
 _TEACHERS = ("model.teacher.", "model.kd_config.", "trainer.knowledge_distillation.", "model.knowledge_distillation.")
 _ALIGNED = re.compile(r"trainer\.(\w+)\.(max_steps|max_epochs|gradient_clip_val)")
 _PARTS = re.compile(r"model\.([\w.]+)\.(num_layers|hidden_size|num_attention_heads|n_layers|d_model)")
@@ -29,9 +31,15 @@ QUANTISED = ("quantization.algorithm", "quantization.enable")
 """examples/nlp/language_modeling/tuning/conf/megatron_gpt_qat_config.yaml"""
 
 
+def chosen_scheme(keys: Iterable[Key]) -> Key | None:
+    """The key that chooses an adapter; None where everything is trained."""
+    said = {key.name: key for key in keys if key.value not in NOTHING}
+    return next((said[name] for name in (*SCHEMES, *OVERRIDDEN) if name in said), None)
+
+
 def of_job(draft: ImportDraft, keys: list[Key]) -> list[Key]:
     """The keys without those of adapters; errors for other jobs than the training of one decoder."""
-    scheme = next((key for key in keys if key.name in SCHEMES and key.value not in NOTHING), None)
+    scheme = chosen_scheme(keys)
     parts = dict.fromkeys(match[1] for key in keys if (match := _PARTS.fullmatch(key.name)) and not _SIZED.match(key.name))
     found: list[Key] = []
     for key in keys:

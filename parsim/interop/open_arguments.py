@@ -20,6 +20,8 @@ from parsim.scenario.support import PLACEHOLDER
 NUMBERS = ("1", "8", "4096")
 """so far apart that quotients of them differ"""
 MOST_READINGS = 200
+MOST_BEHIND = 5
+"""variables without a value, one behind the other"""
 _OPTION = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*")
 _SETTABLE = re.compile(r"--set ([A-Za-z_]\w*)=")
 WHOLE = ("training.precision", "training.recompute", "parallel.data.strategy", "parallel.expert.dispatcher", "parallel.pipeline.split")
@@ -42,7 +44,8 @@ def open_invocation(
     unknown |= {match[1]: match[1] for finding in findings for match in _SETTABLE.finditer(finding.suggestion) if match[1] not in given}
     if not unknown:
         return None
-    words = {place: _alternatives(text, place, name) for place, name in unknown.items()}
+    words = _with_behind(text, file, given, {place: _alternatives(text, place, name) for place, name in unknown.items()})
+    unknown |= {name: name for name in words if name not in unknown}
     first = {place: found[0] for place, found in words.items()}
     readings: list[Invocation] = []
     for values in _readings(first, words):
@@ -64,6 +67,22 @@ def open_invocation(
     variables = [place for place in unknown if not place.isdigit()]
     hints = [f'--arguments "{said}"'] * bool(said) + [f"--set {name}=VALUE" for name in variables[: 1 if said else 3]]
     return call, frozenset(seen - kept - starting), " ".join(hints)
+
+
+def _with_behind(text: str, file: str, given: Mapping[str, str], words: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """`words`, and those of variables that lack a value once the others have one: ``NODES * GPUS``, of which neither is known."""
+    found = dict(words)
+    for _ in range(MOST_BEHIND):
+        try:
+            call = invocation(text, file, {**given, **{place: options[0] for place, options in found.items()}})
+        except ScenarioError:
+            break
+        hints = [match[1] for key in (*call.options, *call.launch) for match in _SETTABLE.finditer(key.hint)]
+        new = {name: _alternatives(text, name, name) for name in hints if name not in found and name not in given}
+        if not new:
+            break
+        found |= new
+    return found
 
 
 def _family(program: str) -> str:

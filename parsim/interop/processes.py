@@ -18,7 +18,8 @@ TOGETHER = ("NUM_GPUS", "WORLD_SIZE")
 """variables in which they hold how many GPUs there are on all machines"""
 _GPUS = re.compile(r"(?:^|,)gpu(?::[\w.-]+?)?:([0-9]+)(?:\([^)]*\))?(?=,|$)")
 _MAPPED = re.compile(r"ppr:([0-9]+):node")
-_SLURM = ("nodes", "gpus_per_node", "ntasks_per_node", "gres", "ntasks", "gpus", "gpus_per_task", "np", "npernode", "map_by", "hostfile")
+_SLURM = ("nodes", "gpus_per_node", "ntasks_per_node", "gres", "ntasks", "gpus", "gpus_per_task", "np", "npernode", "map_by", "hostfile",
+          "nrs", "tasks_per_rs", "gpu_per_rs", "rs_per_host")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ def write_launched(
         counted(draft, launch.get("nodes"), replaced=replaced),
         _tasks(draft, launch),
         _gpus(draft, launch),
-        counted(draft, launch.get("ntasks", "np")),
+        counted(draft, launch.get("ntasks", "np")) or _of_sets(draft, launch, "nrs"),
     )
     known = variables or {}
     starts = said.processes is not None or launcher in ("torchrun", "deepspeed", "accelerate", "ds")
@@ -67,7 +68,7 @@ def write_launched(
     for key in launch.all(*_SLURM, VISIBLE):
         if key not in taken:
             draft.harmless(key, why)
-    asked = launch.get("nnodes", "num_nodes", "nodes", "hostfile")
+    asked = launch.get("nnodes", "num_nodes", "nodes", "hostfile", "nrs")
     is_open = nodes is None and asked is not None and (asked.value in (True, "") or asked.name == "hostfile" or draft.settled(asked))
     together = _variable(known, TOGETHER) if launcher in ("deepspeed", "ds") else None
     if nodes is None and per_node is None and together is not None:
@@ -90,13 +91,26 @@ def _tasks(draft: ImportDraft, launch: Source) -> Count | None:
     """Tasks per node of srun or mpirun."""
     if (count := counted(draft, launch.get("npernode", "ntasks_per_node"))) is not None:
         return count
+    if (count := _of_sets(draft, launch, "rs_per_host")) is not None:
+        return count
     mapped = launch.get("map_by")
     match = _MAPPED.search(mapped.text) if mapped is not None else None
     return Count(int(match[1]), mapped) if match is not None and mapped is not None and int(match[1]) else None
 
 
+def _of_sets(draft: ImportDraft, launch: Source, name: str) -> Count | None:
+    """Tasks of jsrun: resource sets, of which `name` says how many there are, times the tasks of one."""
+    sets, tasks = counted(draft, launch.get(name)), counted(draft, launch.get("tasks_per_rs"))
+    if sets is None or tasks is None:
+        return sets
+    return Count(sets.value * tasks.value, sets.key, f"{sets.value} resource sets x {tasks.value} tasks")
+
+
 def _gpus(draft: ImportDraft, launch: Source) -> Count | None:
-    """GPUs of a node by ``--gpus-per-node=a100:8`` or ``--gres=gpu:8``."""
+    """GPUs of a node by ``--gpus-per-node=a100:8``, ``--gres=gpu:8``, or those of jsrun's resource sets."""
+    sets, each = launch.get("rs_per_host"), counted(draft, launch.get("gpu_per_rs"))
+    if each is not None and (count := counted(draft, sets)) is not None:
+        return Count(count.value * each.value, each.key)
     for key in launch.all("gpus_per_node", "gres")[::-1]:
         text = key.text if key.name == "gres" else f"gpu:{key.text}"
         match = _GPUS.search(text)

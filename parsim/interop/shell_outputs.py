@@ -138,6 +138,7 @@ _COMMANDS: Mapping[str, Callable[[list[str]], str | None]] = {
     "seq": lambda words: _seq(words) if 1 <= len(words) <= 5 else None,
     "expr": _expr,
     "basename": lambda words: _basename(words) if words else None,
+    "which": lambda words: f"{words[0]}\n" if len(words) == 1 else None,
     "true": lambda _: "",
     ":": lambda _: "",
 }

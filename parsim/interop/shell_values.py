@@ -268,6 +268,8 @@ class Variables:
             if index == "[*]" and quoted and separator:
                 return [LetterRun(separator.join(item.text for item in items), line)]
             return [*items]
+        if count and unknown_names(_letters(value)):
+            return self._unknown("${" + inner + "}", line)  # of a command's output nobody can count the words
         if count:
             return [LetterRun(str(len(value) if index else len(_letters(value))), line)]
         chosen = self._item(name, index, line) if index else self._first(value)

@@ -11,6 +11,7 @@ from parsim.interop.command import Invocation
 from parsim.interop.deepspeed_zero import AUTO
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Key, Source, key_table, of_document
+from parsim.interop.megatron.swift_command import read_megatron_swift
 from parsim.interop.peft import write_adapter_dtype
 from parsim.interop.towers import FrozenParts
 from parsim.interop.trainer import read_trainer
@@ -53,15 +54,13 @@ def read_swift(draft: ImportDraft, call: Invocation) -> None:
     """Write the scenario of ``swift sft``, ``swift pt`` and ``swift rlhf``."""
     word = call.positional[0].text if call.positional else call.program
     if call.program == "swift.megatron":
-        draft.refuse(
-            Key("megatron", f"megatron {word}", word, draft.file, call.positional[0].line), "Megatron-SWIFT", "use --from megatron"
-        )
+        read_megatron_swift(draft, call)
         return
     source = Source((replace(key, name=NAMES.get(key.name, key.name)) for key in call.options), key_table("swift"))
     _refuse(draft, source)
     keys = [key for key in source.keys if key.name not in OWN]
     keys = [_fsdp(draft, key) for key in keys if not (key.name == "model_name" and "model_name_or_path" in source)]
-    keys += [*_types(source), *_adapters(source)]
+    keys += [*_types(draft, source), *_adapters(source)]
     if word == "rlhf" and source.get("stage") is None:
         keys.append(Key("stage", "rlhf (dpo if not given)", "dpo", TOOL))
     named = next((key for key in source.keys if key.name == "model_name" and "model_name_or_path" in source), None)
@@ -98,11 +97,19 @@ def _refuse(draft: ImportDraft, source: Source) -> None:
     draft.harmless(method, "bitsandbytes, as parsim has it")
 
 
-def _types(source: Source) -> list[Key]:
-    """Weights of a half type are trained under autocast of the same type."""
-    loaded = source.get("torch_dtype")
-    word = {"bfloat16": "bf16", "float16": "fp16"}.get(str(loaded.value)) if loaded is not None else None
-    return [replace(loaded, name=word, value=True, original=loaded.value)] if loaded is not None and word and word not in source else []
+def _types(draft: ImportDraft, source: Source) -> list[Key]:
+    """Weights of a half type are trained under autocast of the same type; weights in fp32 under autocast in fp16.
+
+    A type that is not said is the model's own (swift/arguments/base_args/model_args.py, _init_mixed_precision).
+    """
+    loaded = source.get("torch_dtype", "dtype")
+    known = loaded is not None and isinstance(loaded.value, str)
+    if known and loaded is not None:
+        word = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp16"}.get(loaded.text)
+        return [replace(loaded, name=word, value=True, original=loaded.value)] if word and word not in source else []
+    draft.remark("a model's weights are taken as bfloat16, as almost all are", "training.precision", "say --torch_dtype")
+    own = Key("torch_dtype", "--torch_dtype (the model's own if not given)", "bfloat16", TOOL)
+    return [own, *([] if source.all("bf16", "fp16") else [replace(own, name="bf16", value=True, original="bfloat16")])]
 
 
 def _adapters(source: Source) -> list[Key]:

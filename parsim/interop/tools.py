@@ -151,7 +151,8 @@ RECORDS = (
     ),
     Tool(
         "llama-factory", "LLaMA-Factory", forms=BOTH, read=_factory, has=("hf", "megatron"),
-        own=("finetuning_type", "cutoff_len", "lora_target", "freeze_trainable_layers"),
+        own=("finetuning_type", "lora_target", "freeze_trainable_layers",
+             *(f"cutoff_len+{key}" for key in ("stage", "template", "dataset_dir", "val_size", "quantization_bit"))),
         shared=("stage", "dataset_dir", "template", "dataset"),
         programs=("llamafactory-cli", "llamafactory"),
     ),

@@ -370,11 +370,11 @@ def _recompute(draft: ImportDraft, source: Source) -> None:
 def _software(draft: ImportDraft, source: Source) -> None:
     draft.write("software.profile", "torchtitan", note="")
     parts = source.get("compile.components")
+    names = parts.value if parts is not None and isinstance(parts.value, list) else ["model", "loss"]
     if draft.switch(source, "software.fusion"):
-        draft.write("software.fusion", "compiled", source.of("software.fusion"))
-        names = parts.value if parts is not None and isinstance(parts.value, list) else ["model", "loss"]
-        if "model" not in names:
-            draft.unmodelled(parts, "parsim compiles the model, or nothing")
-        elif "loss" not in names:
-            draft.write("training.loss.kernel", "eager", parts)
+        if "model" in names:
+            draft.write("software.fusion", "compiled", source.of("software.fusion"), parts)
+        if ("model" in names) != ("loss" in names):
+            kernel = "compiled" if "loss" in names else "eager"
+            draft.write("training.loss.kernel", kernel, source.of("software.fusion"), parts)
     draft.harmless(parts, "the model and the loss, as it is taken" if draft.value("software.fusion") else "nothing is compiled")

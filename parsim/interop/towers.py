@@ -25,11 +25,13 @@ class FrozenParts(NamedTuple):
     """frozen if nothing is said"""
     text: str
     """trained if nothing is said"""
+    adapted_projector: bool = True
+    """adapters stand in a projector that is not frozen (not LLaMA-Factory's: find_all_linear_modules, model/model_utils/misc.py)"""
 
 
 def write_frozen_parts(draft: ImportDraft, source: Source, sizes: Sizes | None, names: FrozenParts) -> None:
     """Freeze what the tool freezes of a model with a tower; for a model of text alone the keys say nothing."""
-    vision, projector, text = (source.get(name) for name in names)
+    vision, projector, text = (source.get(name) for name in names[:3])
     keys = [key for key in (vision, projector, text) if key is not None]
     method = draft.value("training.finetune.method")
     frozen = {"vision": draft.flag(vision, default=True), "projector": draft.flag(projector, default=True), "text": draft.flag(text)}
@@ -42,14 +44,14 @@ def write_frozen_parts(draft: ImportDraft, source: Source, sizes: Sizes | None, 
         return
     if method is None and any(frozen.values()):
         parts = [part for part in ("vision", "projector") if frozen[part]] + list(TEXT_PARTS if frozen["text"] else ())
-        left = [name for name, key in zip(names, (vision, projector), strict=False) if key is None]
+        left = [name for name, key in zip(names[:2], (vision, projector), strict=False) if key is None]
         note = f"{' and '.join(left)} {'are' if len(left) > 1 else 'is'} true if not given" if left else ""
         draft.write("training.finetune.method", "freeze", *keys, note=note)
         draft.write("training.finetune.freeze", parts, *keys)
     elif method is None or not (frozen["vision"] or frozen["projector"] or frozen["text"]):
         for key in keys:
             draft.harmless(key, "every part is trained")
-    elif method != "freeze" and frozen["vision"] and frozen["projector"] and not frozen["text"]:
+    elif method != "freeze" and frozen["vision"] and (frozen["projector"] or not names.adapted_projector) and not frozen["text"]:
         given = vision is not None and projector is not None
         note = "adapters in the text alone" + ("" if given else f": {names.vision} and {names.projector} are true if not given")
         draft.write("training.finetune.tower", False, vision, projector, note=note)

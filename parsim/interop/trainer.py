@@ -24,7 +24,7 @@ from parsim.interop.import_sections import (
     write_model,
 )
 from parsim.interop.keys import Key, KeyTable, Source, key_table, of_document
-from parsim.interop.llama_factory import write_factory
+from parsim.interop.llama_factory import type_of_the_model, write_factory
 from parsim.interop.objective import write_objective
 from parsim.interop.peft import write_own_adapters, write_peft
 from parsim.interop.processes import write_launched
@@ -72,6 +72,8 @@ def read_trainer(
     parts of models of images.
     """
     job = _job(draft, document, call, beside or {}, key_table(table), brought)
+    if factory:
+        job.source = Source((*type_of_the_model(job.source), *job.source.keys), job.source.table)
     sizes = _write_model(draft, job.source)
     if job.accelerate is not None:
         accelerate.write_processes(draft, job.accelerate)
@@ -141,7 +143,11 @@ def _job(
         for word in call.positional:
             if word.text.endswith((".json", ".yaml", ".yml")):
                 path = neighbour(word.text, draft.file)
-                if path is None:
+                if path is None and not any(key.name in table.rows["model"].names for key in call.options):
+                    text = f"{word.text} is not there, and holds the arguments of this command"
+                    hint = f"put it beside this script, or import it: parsim import {word.text}"
+                    draft.errors.append(Finding(text, call.program, word.text, hint, draft.file, word.line))
+                elif path is None:
                     text = f"{word.text} is not there: the arguments in it are left out"
                     draft.remarks.append(Finding(text, file=draft.file, line=word.line))
                 else:

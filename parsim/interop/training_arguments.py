@@ -15,6 +15,8 @@ from parsim.interop.peft import asks_for_adapters
 
 CHOSEN = ("sdpa", "auto", "None")
 """attention that PyTorch chooses, as parsim's auto"""
+HALF = ("bfloat16", "float16", "half", "torch.bfloat16", "torch.float16", "bf16", "fp16")
+"""words for 16 bits"""
 FP8: dict[str, dict[str, str]] = {"delayed": {"fp8_backend": "TE", "fp8_format": "HYBRID"}, "tensorwise": {"fp8_backend": "AO"}}
 """recipe -> accelerate's fp8_config"""
 
@@ -75,8 +77,12 @@ def write_autocast(draft: ImportDraft, source: Source, asked: tuple[str, Key] | 
     used: list[Key | None] = []
     if eight is not None and draft.flag(eight):
         preset, used = "fp8", [eight, asked[1] if asked else None]
-    elif (pure is not None and draft.flag(pure)) or (kind == "bf16" and not asks_for_adapters(source)):
+    elif (pure is not None and draft.flag(pure)) or (kind == "bf16" and (asked is None or not asks_for_adapters(source))):
         preset, used = "pure-bf16", [pure if pure is not None and draft.flag(pure) else loaded, asked[1] if asked else None]
+        if asked is not None and asked[0] == "fp16":
+            draft.refuse(
+                asked[1], "parsim has no products in fp16 of weights that are held in bf16", "use bf16, or load the weights in float32"
+            )
     elif asked is not None and mixed is not None:
         preset, used = mixed, [asked[1]]
     elif tf32 is not None and draft.flag(tf32):
@@ -94,8 +100,9 @@ def write_autocast(draft: ImportDraft, source: Source, asked: tuple[str, Key] | 
             "weights are taken as fp32: of half types parsim trains bf16 without a master",
             "fp32",
         )
-    elif loaded is not None and not draft.settled(loaded):
-        draft.harmless(loaded, "frozen weights are half, adapters fp32, as in parsim")
+    elif loaded is not None and not draft.settled(loaded) and preset != "fp32":
+        why = "parsim has frozen weights below adapters in 16 bits, which take half the memory"
+        draft.only_if(loaded, (*HALF, "auto", "None"), why, "frozen weights are half, adapters fp32, as in parsim")
 
 
 def write_optimizer(draft: ImportDraft, source: Source) -> None:

@@ -22,6 +22,16 @@ GENERATING = {
 """modules that are not read, by the end of their name"""
 
 
+NEWER = (
+    "model.strategy", "model.use_shm", "model.fsdp_config.model_dtype", "data.use_shm", "data.multiturn.tools_key",
+    "data.multiturn.enable_thinking_key", "trainer.save_freq", "trainer.test_freq", "trainer.nnodes", "trainer.n_gpus_per_node",
+    "trainer.max_ckpt_to_keep",
+)  # fmt: skip
+"""keys of the versions that checkpoint activations unless told otherwise, and that older ones do not know (Hydra refuses an unknown key)"""
+VERSION = "the version of verl"
+"""what says how it takes a key, or what it takes where nothing is said"""
+
+
 def read_verl(draft: ImportDraft, call: Invocation) -> None:
     """Write the scenario of ``verl.trainer.fsdp_sft_trainer``."""
     source = Source((*overrides(draft, call), *call.options), key_table("verl"))
@@ -57,13 +67,30 @@ def _batch(draft: ImportDraft, source: Source) -> None:
     else:
         draft.write("training.gradient_accumulation", draft.given.gradient_accumulation, note="--gradient-accumulation")
         draft.harmless(total, "replaced by --gradient-accumulation")
-    write_micro_batch(draft, source.of("training.micro_batch"), 4, "data.micro_batch_size_per_gpu is 4 if not given")
+    _micro_batch(draft, source, samples)
     epochs = source.of("training.epochs")
     if draft.given.examples is not None:
         passes = draft.number(epochs)
         draft.write("training.examples", draft.given.examples, note="--examples")
         draft.write("training.epochs", 4.0 if passes is None else passes, epochs, note="" if epochs else "4 if not given")
     draft.harmless(epochs, "how long the training lasts (--examples: samples of the data set)")
+
+
+def _micro_batch(draft: ImportDraft, source: Source, samples: int | None) -> None:
+    """Samples of a GPU: verl of 2024 divides ``data.micro_batch_size`` among all GPUs; a later one ignores it and takes 4."""
+    each, old = source.of("training.micro_batch"), source.get("data.micro_batch_size")
+    together = draft.whole(old, 1)
+    if old is None or each is not None or draft.given.micro_batch is not None:
+        write_micro_batch(draft, each, 4, "data.micro_batch_size_per_gpu is 4 if not given")
+        draft.harmless(old, "the samples of a GPU are said")
+        return
+    how = f"{together} / GPUs in verl of 2024, which divides {old.written}; 4 in a later one, which ignores it"
+    draft.fill("training.micro_batch", f"{how} (--micro-batch)", old)
+    draft.causes["training.micro_batch"] = VERSION
+    if samples and together and samples % together:
+        draft.errors.append(
+            old.finding(f"{samples} samples of a step / {together} = {samples / together:.4g} is not whole", "use a divisor")
+        )
 
 
 def _types(draft: ImportDraft, source: Source) -> None:
@@ -78,8 +105,13 @@ def _types(draft: ImportDraft, source: Source) -> None:
     limit = draft.number(clip)
     draft.write("training.optimizer.clip_gradients", limit is None or limit > 0, clip, note="" if clip else "optim.clip_grad is 1.0")
     again = source.of("training.recompute")
-    if again is None:
+    newer = next(iter(source.all(*NEWER)), None)
+    if again is None and newer is not None:
+        note = f"model.enable_gradient_checkpointing is true if not given in versions that know {newer.name}"
+        draft.write("training.recompute", "full", note=note)
+    elif again is None:
         draft.fill("training.recompute", "full or none: what model.enable_gradient_checkpointing is if not given depends on the version")
+        draft.causes["training.recompute"] = VERSION
     elif draft.flag(again):
         draft.write("training.recompute", "full", again)
     else:
@@ -103,10 +135,14 @@ def _sharding(draft: ImportDraft, source: Source) -> None:
         draft.write("parallel.data.fsdp_version", int(word), version)
     elif version is not None:
         draft.refuse(version, f"the strategy {version.value}", "parsim reads fsdp and fsdp2")
-    if draft.flag(offload):
+    parameters = source.get("model.fsdp_config.offload_params")
+    if draft.flag(offload) and draft.flag(parameters) and draft.value("parallel.data.fsdp_version") != 2:
         for path in ("parameters", "gradients", "optimizer"):
-            draft.write(f"training.offload.{path}", "cpu", offload)
-    draft.harmless(offload, "switched off")
+            draft.write(f"training.offload.{path}", "cpu", offload, parameters)
+    for key in (offload, parameters):
+        draft.harmless(
+            key, "nothing is offloaded without both cpu_offload and offload_params, nor by FSDP 2, to which its trainer hands FSDP 1's word"
+        )
     ranks = source.of("parallel.context.size")
     if (size := draft.whole(ranks, 1)) is not None and size > 1:
         draft.write("parallel.context.size", size, ranks)

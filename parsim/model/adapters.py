@@ -272,9 +272,9 @@ def dequantisation(count: int, storage: str, element: int) -> Memory:
 
 ALL_LINEAR = "all-linear"
 """every linear layer except the language-model head (PEFT's word)"""
-_QUERY = ("query", "q", "q_proj", "wq")
-_KEY = ("key", "k", "k_proj", "wk")
-_VALUE = ("value", "v", "v_proj", "wv")
+_QUERY = ("query", "q", "q_proj", "query_proj", "wq")
+_KEY = ("key", "k", "k_proj", "key_proj", "wk")
+_VALUE = ("value", "v", "v_proj", "value_proj", "wv")
 _FUSED = ("query_key_value", "qkv", "qkv_proj", "c_attn", "Wqkv", "in_proj")
 _OUTPUT = ("attention_output", "o", "o_proj", "out_proj", "output_proj", "projection", "c_proj", "wo")
 GATE = ("gate", "gate_proj", "w1", "mlp")

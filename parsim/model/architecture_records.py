@@ -67,6 +67,18 @@ class LatentAttention:
 
 
 @dataclass(frozen=True, slots=True)
+class Disentangled:
+    """Attention whose scores have products of words with relative positions, too (DeBERTa, 2006.03654)."""
+
+    buckets: int
+    """distances to either side (``position_buckets``): the table of relative positions has twice as many rows"""
+    shared: bool = True
+    """the layer's own projections make queries and keys of the table's rows (``share_att_key``); false: two further ones do"""
+    normed: bool = True
+    """the table passes a norm before the first layer (``norm_rel_ebd: layer_norm``)"""
+
+
+@dataclass(frozen=True, slots=True)
 class Image:
     """Square images cut into patches in place of words (ViT, 2010.11929)."""
 

@@ -13,6 +13,7 @@ from parsim.model.architecture_records import Experts
 from parsim.model.attention import AttentionCore, QKNorm, Rotary, RotaryTables
 from parsim.model.convolution import Conv2d
 from parsim.model.cross_attention import RelativeBias
+from parsim.model.disentangled import position_table, with_positions
 from parsim.model.elementwise import Activation, Dropout, GatedActivation, LayerScale, Prefix, ResidualAdd, Scale
 from parsim.model.encoder_memory import add_cross_attention
 from parsim.model.families import FAMILIES
@@ -150,6 +151,8 @@ def embed_words(config: TransformerConfig, vocabulary: int, row: Row, words: str
         row.add(Dropout("embedding_dropout", (row.last,), "embedding_dropout", width if last else config.hidden))
     if last:
         row.add(Linear("project_in", (row.last,), "project_in", width, (config.hidden,)))
+    for table in position_table(config, row.last):
+        row.add(table)
     if config.position == "rotary":
         rotated = config.latent.rotary_dim if config.latent else int(config.head_dim * config.rotary_fraction)
         if config.mixer is not None and not config.attention_layers:
@@ -285,7 +288,7 @@ def _attention(config: TransformerConfig, kind: LayerKind, row: Row, source: str
         sinks=config.attention_sinks,
         replaced=config.latent is None and (_normed(config, kind) or _rotated(config, kind)),
     )
-    row.add(core)
+    row.add(with_positions(core, config))
     if config.attention_gate:
         row.add(OutputGate("attention_gate", (row.last, queries[0]), "attention_gate", width, _fused_width(config)))
     row.add(Linear("attention_output", (row.last,), "attention_output", width, (config.hidden,), config.output_bias, "row"))

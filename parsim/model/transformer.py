@@ -15,7 +15,7 @@ from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from parsim.errors import Finding, ModelError
-from parsim.model.architecture_records import Encoder, Experts, Image, LatentAttention, Projector
+from parsim.model.architecture_records import Disentangled, Encoder, Experts, Image, LatentAttention, Projector
 from parsim.model.contradictions import contradictions
 from parsim.model.layer_kinds import ATTENTION, LinearMixer
 
@@ -209,6 +209,7 @@ class TransformerConfig:
     """modules behind the last layer that predict one token more each (DeepSeek-V3, 2412.19437, section 2.2); at most one"""
     experts: Experts | None = None
     latent: LatentAttention | None = None
+    disentangled: Disentangled | None = None
     image: Image | None = None
     encoder: Encoder | None = None
     """of an encoder-decoder, whose decoder the other fields describe; its layers attend to what the encoder made, too"""

@@ -116,6 +116,8 @@ _WITH_BIAS = ("mem-efficient",)
 
 def kernels_for(model: Model, order: Sequence[str]) -> Sequence[str]:
     """Those of `order` that compute this model's scores."""
+    if model.facts.get("disentangled"):
+        return []  # products of words with positions stand between the scores and their softmax: eager
     return [kernel for kernel in order if kernel in _WITH_BIAS] if model.facts.get("relative_buckets") else order
 
 
@@ -125,6 +127,8 @@ def attention_findings(kernel: str, order: Sequence[str], devices: Sequence[Devi
     order = kernels_for(model, order)
     if not reason and kernel != "eager" and model.facts.get("relative_buckets") and kernel not in _WITH_BIAS:
         reason = f"{kernel} does not support a bias on the scores, which {model.name} adds by relative position"
+    if not reason and kernel != "eager" and model.facts.get("disentangled"):
+        reason = f"{kernel} does not pick a score for the distance of every pair, which {model.name} adds"
     if not reason:
         return []
     instead = attention_kernel(order, devices, precision, model.head_dim)

@@ -11,6 +11,10 @@ _BERT = {
     "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 320,
     "max_position_embeddings": 66, **_SPECIAL,
 }  # fmt: skip
+_DEBERTA = {
+    **_BERT, "type_vocab_size": 0, "relative_attention": True, "pos_att_type": "p2c|c2p", "position_buckets": 8,
+    "max_relative_positions": -1, "position_biased_input": False,
+}  # fmt: skip
 _DISTIL = {"dim": 64, "hidden_dim": 176, "n_layers": 2, "n_heads": 4, "vocab_size": 320, "max_position_embeddings": 64}
 _IMAGE = {
     "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 32, "patch_size": 8,
@@ -27,6 +31,12 @@ ENCODERS: dict[str, tuple[str, dict[str, Any], str]] = {
         {**_BERT, "cls_token_id": 0, "sep_token_id": 0},
         "MaskedLM SequenceClassification TokenClassification QuestionAnswering Model",
     ),
+    "deberta-v3": (
+        "DebertaV2",
+        {**_DEBERTA, "share_att_key": True, "norm_rel_ebd": "layer_norm"},
+        "MaskedLM SequenceClassification TokenClassification QuestionAnswering Model",
+    ),
+    "deberta-v2 with projections of positions": ("DebertaV2", {**_DEBERTA, "position_biased_input": True}, "MaskedLM Model"),
     "deit": ("DeiT", _IMAGE, "ImageClassification"),
     "dinov2": ("Dinov2", _IMAGE, "ImageClassification"),
     "dinov2 gated": ("Dinov2", {**_IMAGE, "use_swiglu_ffn": True}, "ImageClassification"),

@@ -138,3 +138,10 @@ def test_llama_factory_ships_files_of_its_own(stage: str, offload: str, strategy
     found = values(import_config(text + named, "job.yml", Given(on="8x h100-sxm")))
     assert (found["parallel.data.strategy"], found["training.precision"]) == (strategy, "bf16")
     assert found.get("training.offload.optimizer") == ("cpu" if offload else None)
+
+
+def test_a_length_by_another_tools_name_is_refused() -> None:
+    """axolotl takes 512 tokens without sequence_len, which is not what the file's writer meant."""
+    with pytest.raises(ScenarioError, match="a length by LLaMA-Factory's name") as error:
+        read(f"{LORA}cutoff_len: 2048\n")
+    assert [finding.path for finding in error.value.findings] == ["cutoff_len"]

@@ -46,6 +46,8 @@ srun --jobid $SLURM_JOBID bash -c '$LAUNCHER --node_rank $SLURM_PROCID $CMD' 2>&
         ("#SBATCH -N 4\n#SBATCH -n 16\nsrun python pretrain_gpt.py", 4, 16),
         ("mpirun -np 16 -N 8 python pretrain_gpt.py", 2, 16),
         ("mpirun -np 16 --map-by ppr:8:node -x A=1 python pretrain_gpt.py", 2, 16),
+        ("jsrun -n 8 -r 2 -a 4 -g 4 -c 7 python pretrain_gpt.py", 4, 32),
+        ("jsrun --nrs 4 --rs_per_host 1 --tasks_per_rs 8 --gpu_per_rs 8 --smpiargs=-gpu python pretrain_gpt.py", 4, 32),
         ("deepspeed --num_nodes 2 --num_gpus 8 pretrain_gpt.py", 2, 16),
         ("pdsh -w host[1-2] 'cd x; torchrun --nnodes=2 --nproc_per_node=8 pretrain_gpt.py {}'", 2, 16),
         ("#SBATCH --nodes=2\n#SBATCH --gres=gpu:h100:4(S:0-1)\nsrun torchrun --nnodes $SLURM_NNODES --nproc_per_node 4 pretrain_gpt.py",
@@ -264,3 +266,21 @@ def test_llama_factory_starts_a_process_on_every_device_that_it_sees() -> None:
     for devices, gpus in (("0", 1), ("0,1,2", 3)):
         found = from_text(f"#!/bin/bash\nCUDA_VISIBLE_DEVICES={devices} {command}\n", on="hgx-h100")
         assert found.tree["cluster"]["gpus"] == gpus
+
+
+def test_words_of_an_output_are_not_counted() -> None:
+    """``${#NODES[@]}`` of a host file that nobody has is no 1."""
+    text = f"NODES=($(cat hosts | sort))\ntorchrun --nnodes ${{#NODES[@]}} --nproc_per_node 8 pretrain_gpt.py {OPTIONS}"
+    read = from_text(text)
+    assert {"cluster.nodes", "cluster.gpus"} <= set(read.to_fill)
+    assert read.questions == 1
+    assert values(from_text(text, on="8x h100-sxm", nodes=4))["cluster.gpus"] == 32
+
+
+def test_a_program_that_prepares_data_is_no_training_beside_one() -> None:
+    text = "python tools/convert_data.py --input a --output b --ratio 0.5 --seed 1\nllamafactory-cli train nowhere/sft.yaml\n"
+    with pytest.raises(ScenarioError, match=r"nowhere/sft\.yaml is not there, and holds the arguments of this command") as error:
+        from_text(text, file="run.sh")
+    found = error.value.findings[0]
+    assert (found.file, found.line) == ("run.sh", 2)
+    assert found.suggestion == "put it beside this script, or import it: parsim import nowhere/sft.yaml"

@@ -235,3 +235,23 @@ def test_a_pyramid_of_experts() -> None:
     each = 2 * 2048 * 8192 + 8192 + 2048
     assert sum(p.count for block in model.blocks for p in block.parameters() if p.expert) == (10 * 8 + 2 * 16) * each
     simulate(load(found.tree))  # a plan that spreads both kinds of layers
+
+
+COUNTED = """
+num_node=$(wc -l < hosts)
+num_gpus_pernode=$(nvidia-smi --query-gpu=name --format=csv,noheader | wc -l)
+batch_size=$((64 / (num_node * num_gpus_pernode)))
+torchrun --nnodes $num_node --nproc_per_node $num_gpus_pernode pretrain_gpt.py --num-layers 24 --hidden-size 1024 \\
+  --num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024 --vocab-size 50257 --micro-batch-size $batch_size \\
+  --global-batch-size 64 --bf16 --deepspeed --zero-stage 1
+"""
+
+
+def test_a_batch_of_gpus_that_the_script_counts_is_asked_for() -> None:
+    """Neither number is known, and one is found to be missing only once the other one is said."""
+    asked = from_text(COUNTED, file="run.sh")
+    assert "training.micro_batch" in asked.to_fill
+    assert asked.tree["model"]["layers"] == 24
+    assert asked.tree["training"]["global_batch"] == 64
+    said = from_text(COUNTED, file="run.sh", on="8x h100-sxm", variables={"num_node": "1", "num_gpus_pernode": "8"})
+    assert (said.tree["training"]["micro_batch"], said.to_fill) == (8, ())

@@ -195,3 +195,19 @@ def test_states_of_torchao_in_four_and_eight_bits() -> None:
     for optim, name in (("adamw_torch_4bit", "adam-4bit"), ("adamw_torch_8bit", "adam-8bit")):
         found = imported(f"{FACTORY}stage: sft\nfinetuning_type: full\noptim: {optim}\n").tree
         assert found["training"]["optimizer"]["name"] == name
+
+
+@pytest.mark.parametrize(
+    ("lines", "precision"),
+    [
+        ("finetuning_type: lora\n", "pure-bf16"),
+        ("quantization_bit: 4\n", "pure-bf16"),
+        ("finetuning_type: lora\nfp16: true\n", "amp-fp16"),
+        ("finetuning_type: lora\nbf16: true\n", "amp-bf16"),
+        ("finetuning_type: full\n", "fp32"),
+    ],
+)
+def test_without_a_half_type_frozen_weights_keep_their_own(lines: str, precision: str) -> None:
+    """LLaMA-Factory loads weights in the model's type and casts those that are trained to fp32; autocast needs bf16 or fp16."""
+    text = f"{FACTORY.replace('bf16: true', 'stage: sft')}{lines}"
+    assert import_config(text, "-", Given(on="8x h100-sxm")).tree["training"]["precision"] == precision

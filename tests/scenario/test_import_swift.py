@@ -101,9 +101,32 @@ def test_other_jobs_are_refused_by_name(options: str, command: str, named: str) 
     assert named in [finding.path for finding in error.value.findings]
 
 
-def test_megatron_swift_is_refused() -> None:
-    with pytest.raises(ScenarioError, match="not supported yet: Megatron-SWIFT"):
-        imported("--tensor_model_parallel_size 2", head="megatron {} --model Qwen/Qwen2.5-7B-Instruct ")
+@pytest.mark.parametrize(
+    ("options", "precision"),
+    [
+        ("", "amp-bf16"),
+        ("--train_type full", "pure-bf16"),
+        ("--train_type full --torch_dtype float32", "amp-fp16"),
+        ("--train_type full --torch_dtype $DTYPE", "pure-bf16"),
+        ("--torch_dtype float16", "amp-fp16"),
+        ("--fp16 true", "amp-fp16"),
+    ],
+)
+def test_types_are_the_models_where_none_is_said(options: str, precision: str) -> None:
+    """There is no training in fp32: swift/arguments/base_args/model_args.py, _init_mixed_precision."""
+    read = imported(f"--gradient_accumulation_steps 4 {options}", head=HEAD.replace("--torch_dtype bfloat16 ", ""))
+    assert read.tree["training"]["precision"] == precision
+
+
+def test_frozen_weights_in_fp32_are_said_not_to_be_modelled() -> None:
+    read = imported("--gradient_accumulation_steps 4 --torch_dtype float32", head=HEAD.replace("--torch_dtype bfloat16 ", ""))
+    assert [fate.key.written for fate in read.fates if fate.kind == "not modelled"] == ["--torch_dtype"]
+
+
+def test_the_command_by_its_path() -> None:
+    head = "torchrun --nproc_per_node=2 $(which swift) {} --model Qwen/Qwen2.5-7B-Instruct --torch_dtype bfloat16 --max_length 2048 "
+    read = imported("--gradient_accumulation_steps 4", head=head)
+    assert (read.tool, read.tree["cluster"]["gpus"]) == ("ms-swift", 2)
 
 
 def test_without_a_number_of_processes_there_is_one() -> None:

@@ -487,3 +487,38 @@ def test_the_data_of_a_fine_tuning_say_batch_and_length() -> None:
     same = data.replace("micro_batch_size: 2", "micro_batch_size: 1").replace("2048", "4096").replace("64", "128")
     again = values(from_text(text.replace("  data:\n", same), on="dgx-a100-80gb", vocabulary=50257))
     assert (again["training.micro_batch"], again["training.global_batch"], again["training.sequence_length"]) == (1, 128, 4096)
+
+
+@pytest.mark.parametrize(
+    ("parts", "fusion", "kernel"),
+    [('["model", "loss"]', "compiled", None), ('["loss"]', None, "compiled"), ('["model"]', "compiled", "eager")],
+)
+def test_parts_that_torchtitan_compiles(parts: str, fusion: str | None, kernel: str | None) -> None:
+    text = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\nseq_len = 8192\n'
+    tree = from_text(f"{text}[compile]\nenable = true\ncomponents = {parts}\n", file="a.toml").tree
+    assert tree["software"].get("fusion") == fusion
+    assert tree["training"].get("loss", {}).get("kernel") == kernel
+
+
+def test_a_rank_that_overrides_a_recipe_of_megatron_bridge_is_lora() -> None:
+    """Its recipes name the class of adapters in Python (tutorials/recipes/llama/conf); the file says ``peft.dim`` alone."""
+    text = "train:\n  global_batch_size: 16\n  micro_batch_size: 2\n  train_iters: 10\nmodel:\n  seq_length: 4096\n"
+    text += "  tensor_model_parallel_size: 1\n"
+    assert "finetune" not in from_text(text, file="a.yaml").tree["training"]
+    found = from_text(f"{text}peft:\n  dim: 8\n  alpha: 16\n", file="a.yaml").tree["training"]["finetune"]
+    assert (found["method"], found["rank"]) == ("lora", 8)
+    assert found["targets"] == ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    assert "finetune" not in from_text(f"{text}peft: null\n", file="a.yaml").tree["training"]
+
+
+def test_ranks_by_an_unknown_key_are_refused() -> None:
+    """Without them it would be another job: the size of an axis is never left out with a warning."""
+    text = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\nseq_len = 8192\n[parallelism]\n'
+    assert from_text(f"{text}sequenz_parallel_degree = 1\n", file="a.toml").tree["training"]["sequence_length"] == 8192
+    with pytest.raises(ScenarioError, match="ranks by a key that torchtitan does not have") as error:
+        from_text(f"{text}tensr_parallel_degree = 4\n", file="a.toml")
+    found = error.value.findings[0]
+    assert (found.path, found.value, found.line) == ("parallelism.tensr_parallel_degree", 4, 8)
+    assert found.suggestion == "did you mean parallelism.tensor_parallel_degree?"
+    older = from_text(f"{text.replace('[parallelism]', '')}expert_parallel_degree = 2\n", file="a.toml")
+    assert older.tree["parallel"]["expert"]["size"] == 2

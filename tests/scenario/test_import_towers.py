@@ -74,7 +74,14 @@ def test_what_is_frozen(llava: str, text: str, frozen: Any) -> None:
     assert trained == {"vision", "projector", "embedding", "layer", "head"} - set(frozen or ())
 
 
-@pytest.mark.parametrize("text", ["finetuning_type: lora\n", "finetuning_type: lora\nfreeze_vision_tower: true\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "finetuning_type: lora\n",
+        "finetuning_type: lora\nfreeze_vision_tower: true\n",
+        "finetuning_type: lora\nfreeze_multi_modal_projector: false\n",  # find_all_linear_modules leaves the projector out
+    ],
+)
 def test_adapters_beside_a_frozen_tower_stand_in_the_text_alone(llava: str, text: str) -> None:
     imported = factory(llava, text)
     assert imported.tree["training"]["finetune"]["tower"] is False

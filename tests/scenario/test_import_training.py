@@ -813,6 +813,12 @@ def test_a_file_of_accelerate_that_is_refused(text: str, named: str) -> None:
     assert named in str(caught.value)
 
 
+def test_products_in_fp16_of_weights_in_bf16_are_refused() -> None:
+    with pytest.raises(ScenarioError) as caught:
+        from_text('{"output_dir": "x", "fp16": true, "torch_dtype": "bfloat16"}', "hf")
+    assert "fp16  not supported yet: parsim has no products in fp16 of weights that are held in bf16; use bf16" in str(caught.value)
+
+
 def test_deepspeeds_micro_batch_follows_from_the_ranks() -> None:
     imported = from_text('{"train_batch_size": 64, "zero_optimization": {"stage": 1}}', "deepspeed", on="hgx-h100", model="llama-2-7b")
     assert imported.to_fill == ("training.sequence_length",)

@@ -46,7 +46,10 @@ def test_supervised_fine_tuning() -> None:
         ("model.enable_gradient_checkpointing=False", "training.recompute", None),
         ("model.lora_rank=32", "training.finetune.rank", 32),
         ("model.strategy=fsdp2", "parallel.data.fsdp_version", 2),
-        ("model.fsdp_config.cpu_offload=True", "training.offload.optimizer", "cpu"),
+        ("model.fsdp_config.cpu_offload=True model.fsdp_config.offload_params=True", "training.offload.optimizer", "cpu"),
+        ("model.fsdp_config.cpu_offload=True", "training.offload", None),  # FSDP 1 is told to offload nothing
+        ("model.strategy=fsdp2 model.fsdp_config.cpu_offload=True model.fsdp_config.offload_params=True", "training.offload", None),
+        ("data.micro_batch_size=32 data.micro_batch_size_per_gpu=2", "training.micro_batch", 2),
         ("ulysses_sequence_parallel_size=2", "parallel.context.size", 2),
     ],
 )
@@ -61,6 +64,20 @@ def test_checkpointing_is_asked_for_where_versions_differ() -> None:
     assert imported(SFT).to_fill == ("training.recompute",)
 
 
+@pytest.mark.parametrize("key", ["model.strategy=fsdp", "trainer.save_freq=100", "model.fsdp_config.model_dtype=fp32"])
+def test_a_key_of_newer_versions_says_what_they_take_for_checkpointing(key: str) -> None:
+    read = imported(f"{SFT} {key}")
+    assert (read.to_fill, read.tree["training"]["recompute"]) == ((), "full")
+
+
+def test_the_older_key_of_the_batch_is_one_question_with_checkpointing() -> None:
+    read = imported(f"{SFT} data.micro_batch_size=32")
+    assert (set(read.to_fill), read.questions) == ({"training.micro_batch", "training.recompute"}, 1)
+    assert "32 / GPUs in verl of 2024" in read.yaml
+    with pytest.raises(ScenarioError, match=r"256 samples of a step / 48 = 5\.333 is not whole"):
+        imported(f"{SFT} data.micro_batch_size=48")
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -68,7 +85,6 @@ def test_checkpointing_is_asked_for_where_versions_differ() -> None:
         ("python3 -m verl.trainer.main_ppo data.train_batch_size=1024", "python -m"),
         ("python3 -m verl.trainer.main_generation model.path=x", "python -m"),
         (f"{SFT} model.strategy=megatron", "model.strategy"),
-        (f"{SFT} data.micro_batch_size=32", "data.micro_batch_size"),
     ],
 )
 def test_what_generates_answers_is_refused_by_name(text: str, named: str) -> None:

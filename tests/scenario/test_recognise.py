@@ -46,7 +46,8 @@ def test_law_a_key_of_one_tool_keeps_a_file_from_being_read_as_another(tool: str
     for record in RECORDS:
         for key in record.own if "document" in record.forms and record.name != tool else ():
             document = parse_text(FILES[tool], "x")
-            nest(document.tree, key.replace(".*", ".word").split("."))
+            for part in key.split("+"):  # keys that speak for it together
+                nest(document.tree, part.replace(".*", ".word").split("."))
             found = [claim.tool.name for claim in claims(TABLE, Foreign("x", document))]
             wanted = {tool, record.name} - {*record.has} - {*TABLE[tool].has}
             assert wanted <= {*found}, (key, found)
@@ -107,3 +108,19 @@ def test_a_command_whose_file_is_another_tools(tmp_path: Path) -> None:
         from_text("deepspeed run.py config.yml --micro_steps 4", file=str(tmp_path / "run.sh"))
     with pytest.raises(ScenarioError, match="for Hugging Face TrainingArguments: per_device_train_batch_size; for GPT-NeoX: pipe_parallel"):
         from_text("deepspeed run.py config.yml --per_device_train_batch_size 4", file=str(tmp_path / "run.sh"))
+
+
+def test_a_length_alone_is_no_llama_factory() -> None:
+    """``cutoff_len`` is LLaMA-Factory's beside another key of its own; scripts of one's own have it, too, with four bits by their names."""
+    own = "model_name_or_path: Qwen/Qwen2.5-1.5B-Instruct\ncutoff_len: 1024\nper_device_train_batch_size: 1\nbf16: true\n"
+    own += "lora_rank: 8\nlora_target_modules: [q_proj, v_proj]\nload_in_4bit: true\n"
+    read = import_config(own, "-", Given("x"))
+    assert read.tool == "Hugging Face TrainingArguments"
+    assert read.tree["training"]["finetune"] | {"dropout": 0.0} == {
+        "method": "qlora",
+        "rank": 8,
+        "targets": ["q_proj", "v_proj"],
+        "dropout": 0.0,
+    }
+    assert read.tree["training"]["sequence_length"] == 1024
+    assert import_config(f"{own}template: qwen\n", "-", Given("x")).tool == "LLaMA-Factory"

@@ -6,6 +6,8 @@ megatron/core/models/hybrid; megatron/training/arguments.py.
 
 from __future__ import annotations
 
+import re
+
 from parsim.errors import Finding, ScenarioError
 from parsim.interop.command import Invocation
 from parsim.interop.import_draft import ImportDraft
@@ -26,6 +28,13 @@ _REFUSED = {
     "train_vlm": "a model of images and text",
 }
 """begin of a program -> what it trains"""
+_KINDS = {
+    "an encoder of its own": re.compile(r"bert|electra"),
+    "a model of several kinds of input": re.compile(
+        r"(?:^|_)(?:[a-z]+\d*_?vlm?|vlm?|llava|internvl|omni|audio|vit|clip|dit|diffusion|video|image|mllm)(?:_|$)"
+    ),
+}
+"""and what stands in the names of programs of others' own"""
 _NO_TRAINING = (
     "generate",
     "text_generation",
@@ -36,6 +45,8 @@ _NO_TRAINING = (
     "preprocess",
     "convert",
     "checkpoint",
+    "ckpt",
+    "to_hf",
     "zeroshot",
 )
 """in the names of programs that do something else than to train"""
@@ -83,6 +94,8 @@ def refused_model(draft: ImportDraft, call: Invocation, source: Source) -> None:
     if draft.given.model is not None or (is_multimodal(call) and builds(source)):
         return
     what = next((text for begin, text in _REFUSED.items() if name.startswith(begin) or begin in folders), "")
+    if not what and not is_encoder(call, source):
+        what = next((text for text, kind in _KINDS.items() if kind.search(name)), "")
     if what:
         draft.errors.append(_finding(draft, call, f"{name} trains {what}, which is not supported yet", _INSTEAD))
         return

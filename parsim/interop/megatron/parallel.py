@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parsim.interop.export_draft import ExportDraft, order
 from parsim.interop.import_draft import ImportDraft
-from parsim.interop.import_sections import has_experts, write_experts
+from parsim.interop.import_sections import has_experts, has_shared_expert, write_experts
 from parsim.interop.keys import Source
 from parsim.interop.megatron.pipeline_layout import layout, read_layout
 from parsim.parallel.settings import EXCHANGE_SMS
@@ -193,7 +193,7 @@ def _read_dispatcher(draft: ImportDraft, source: Source) -> None:
         for idle in (*keys, sms, beside):
             draft.harmless(idle, "every rank holds all experts")
         return
-    if draft.value("model.experts.shared") in (None, 0):
+    if not has_shared_expert(draft):
         draft.harmless(beside, "there is no shared expert")
     else:
         draft.take(source, "parallel.expert.shared_overlap")

@@ -1,4 +1,5 @@
-"""Encoders of text: BERT (1810.04805), RoBERTa and its heirs, DistilBERT, ELECTRA, MPNet, NomicBERT, ModernBERT (2412.13663).
+"""Encoders of text: BERT (1810.04805), RoBERTa and its heirs, DistilBERT, ELECTRA, MPNet, NomicBERT, ModernBERT (2412.13663), DeBERTa
+of version 2 and 3 (2111.09543).
 
 Structure and heads follow the classes of huggingface/transformers, ``models/bert/modeling_bert.py`` and so on.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from parsim.errors import Finding, ModelError
 from parsim.model.families.family import SIZES, Family, Fields, shortest, words
 
 _STRUCTURE: dict[str, Any] = {
@@ -146,4 +148,47 @@ MODERNBERT = Family(
     adjust=_modernbert,
 )  # fmt: skip
 
-FAMILIES = (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, ELECTRA, MPNET, NOMIC_BERT, MODERNBERT)
+DEBERTA_WORDS = ("c2p", "p2c")
+
+
+def _distances(tree: Mapping[str, Any], key: str) -> int:
+    """A number of distances; -1 where the number of positions says it."""
+    value = -1 if tree.get(key) is None else tree[key]
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ModelError(Finding("must be a whole number", key, value, "-1: as many as there are positions"))
+    return value
+
+
+def _deberta(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    """The table of relative positions; words alone have absolute ones, unless ``position_biased_input`` says otherwise."""
+    said = tree.get("pos_att_type") or ()
+    kinds = sorted(word.strip() for word in (said.lower().split("|") if isinstance(said, str) else said))
+    if not tree.get("relative_attention") or kinds != sorted(DEBERTA_WORDS):
+        message = "attention without products of words with positions and of positions with words is not supported yet"
+        hint = "relative_attention: true, pos_att_type: p2c|c2p"
+        raise ModelError(Finding(message, "pos_att_type", said, hint))
+    buckets, most = _distances(tree, "position_buckets"), _distances(tree, "max_relative_positions")
+    most = most if most > 0 else int(fields.get("maximum_sequence") or 512)
+    norms = [word.strip() for word in str(tree.get("norm_rel_ebd") or "none").lower().split("|")]
+    fields["disentangled"] = {
+        "buckets": buckets if buckets > 0 else most,
+        "shared": bool(tree.get("share_att_key")),
+        "normed": "layer_norm" in norms,
+    }
+    fields["position"] = "none" if tree.get("position_biased_input") is False else "learned"
+    read = {"relative_attention", "pos_att_type", "position_buckets", "max_relative_positions", "norm_rel_ebd", "share_att_key"}
+    return read | {"position_biased_input"} | _encoder(fields, tree)
+
+
+DEBERTA_V2 = BERT._replace(
+    name="deberta-v2",
+    model_type="deberta-v2",
+    structure={**_STRUCTURE, "token_types": 0, "position": "none", "pooler_activation": "gelu", "bare_pooler": False},
+    keys={**_KEYS, "embedding_size": "embedding_width", "attention_head_size": "head_dim"},
+    stated={"conv_kernel_size": (0,), "pooler_hidden_act": ("gelu",), "legacy": (True,)},
+    elsewhere={},
+    harmless=_HARMLESS | words("pooler_dropout pooler_hidden_size conv_act max_relative_position"),
+    adjust=_deberta,
+)
+
+FAMILIES = (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, ELECTRA, MPNET, NOMIC_BERT, MODERNBERT, DEBERTA_V2)

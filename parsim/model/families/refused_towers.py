@@ -14,7 +14,6 @@ _HIERARCHY = "stages of different resolution"
 REFUSED_TOWERS: Mapping[str, str] = {
     "albert": "all layers share one set of weights",
     "deberta": _DISENTANGLED,
-    "deberta-v2": _DISENTANGLED,
     "beit": "a bias of relative positions per layer over a grid of patches",
     "data2vec-vision": "a bias of relative positions per layer over a grid of patches",
     "clip": _CONTRASTIVE,
