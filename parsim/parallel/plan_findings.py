@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from parsim.errors import Finding
 from parsim.model.attention import AttentionCore
+from parsim.model.disentangled import PositionTable
 from parsim.model.kept_products import MATMULS
 from parsim.model.mixture import GroupedLinear
 from parsim.model.model import OUTER, Model
@@ -124,6 +125,9 @@ def findings_of(
 def _split_findings(model: Model, parallelism: Parallelism) -> list[Finding]:
     """What a split of the pipeline says of embedding, head and prediction modules."""
     pipeline, findings = parallelism.pipeline, []
+    if pipeline.size > 1 and any(isinstance(operator, PositionTable) for block in model.blocks for operator in block.operators):
+        text = f"every layer of {model.name} reads one table of relative positions, which one stage has and no public stack sends"
+        findings.append(Finding(text, "parallel.pipeline.size", pipeline.size, "use tensor or data parallelism"))
     held = int(str(model.facts.get("mtp", 0)))
     if pipeline.modules is not None and pipeline.modules != held:
         text = f"the layout has {pipeline.modules} prediction modules (m), the model {held}"

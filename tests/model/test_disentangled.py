@@ -18,6 +18,7 @@ from parsim.model.parameter_counts import parameter_count
 from parsim.model.workload import Workload
 from parsim.scenario import load
 from parsim.scenario.build import build
+from parsim.scenario.built import plan_of
 
 NAME, HIDDEN, MLP, LAYERS, HEADS, WORDS, ROWS = "deberta-v3-base", 768, 3072, 12, 12, 128100, 512
 BATCH, TOKENS = 2, 128
@@ -103,3 +104,14 @@ def test_no_fused_kernel_has_these_scores() -> None:
     wanted = {**JOB, "training": {**JOB["training"], "attention": "flash2"}}
     with pytest.raises(InputError, match="flash2 does not pick a score for the distance of every pair, which deberta-v3-base adds"):
         build(load(wanted))
+
+
+def test_a_pipeline_is_refused() -> None:
+    job = {
+        "model": NAME,
+        "cluster": {"topology": "dgx-a100-80gb", "gpus": 2},
+        "training": {"sequence_length": 128, "global_batch": 4, "micro_batch": 2},
+        "parallel": {"pp": 2},
+    }
+    with pytest.raises(InputError, match="one table of relative positions"):
+        plan_of(build(load(job)), lambda _: 0.0)
