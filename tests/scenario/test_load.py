@@ -119,6 +119,7 @@ def test_a_strategy_and_a_profile_by_name() -> None:
     assert named.settings.software.profile == "torchtitan"
     assert load({**MINIMAL, "parallel": "auto"}).settings.parallel.search == "auto"
     assert "did you mean 'zero3'" in refusal({**MINIMAL, "parallel": "zero33"})
+    assert "write parallel: {tp: 2}" in refusal({**MINIMAL, "parallel": "tensor"})
 
 
 @pytest.mark.parametrize(
