@@ -484,7 +484,6 @@ ELSEWHERE = {
         ),
         "test_what_is_random_changes_disturbed_steps",
     ),
-    "parallel": "test_a_strategy_that_is_searched_for",
     "parallel.search": "test_a_strategy_that_is_searched_for",
     "name": "test_the_name_is_what_reports_call_it",
     "extends": "test_extends_and_overrides_bring_in_settings",
@@ -631,7 +630,7 @@ def test_what_is_random_changes_disturbed_steps(said: tuple[Any, ...]) -> None:
 def test_every_word_of_an_enumeration_is_tried() -> None:
     known = {path: [json.dumps(value) for value in (*entry.values, *entry.same)] for path, entry in LEAVES.items()}
     known |= {path: [json.dumps(word) for word in leaves()[path]] for path, test in ELSEWHERE.items() if "disturbed" in test}
-    known |= {"parallel": ['"auto"'], "parallel.search": ['"none"', '"auto"']}  # test_a_strategy_that_is_searched_for
+    known |= {"parallel.search": ['"none"', '"auto"']}  # test_a_strategy_that_is_searched_for
     missing = [(path, word) for path, words in leaves().items() for word in words if json.dumps(word) not in known.get(path, ())]
     assert not missing
 
