@@ -16,6 +16,8 @@ from parsim.study.planner.state import tree_of, whole
 pytestmark = pytest.mark.browser
 PATIENCE = 90_000
 """of a test on a busy machine [ms]"""
+LONG = TINY | {"cluster.nodes": 2, "training.global_batch": 256, "model": {"base": "llama-3-8b", "layers": 32}}
+"""a state whose search goes on for longer than a browser on a busy machine takes to press a button"""
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 FAINT = """() => {
   const linear = (c) => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
@@ -268,7 +270,7 @@ def test_two_tabs_answer_each_for_itself(open_tab):
 
 @pytest.mark.slow
 def test_a_search_shows_progress_and_stops(open_tab, served):
-    tab = open_tab(TINY | {"training.global_batch": 64, "model": {"base": "llama-3-8b", "layers": 8}})
+    tab = open_tab(LONG)
     tab.settled()
     tab.page.keyboard.press("b")
     tab.until(lambda: re.search(r": \d+", tab.page.locator("#progress").inner_text()), "progress")
@@ -283,7 +285,7 @@ def test_a_search_shows_progress_and_stops(open_tab, served):
 
 @pytest.mark.slow
 def test_a_closed_tab_ends_its_search(open_tab, served):
-    tab = open_tab(TINY | {"training.global_batch": 64, "model": {"base": "llama-3-8b", "layers": 8}})
+    tab = open_tab(LONG)
     tab.settled()
     tab.page.locator("#best").click()
     watcher = open_tab(TINY)
