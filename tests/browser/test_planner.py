@@ -285,11 +285,10 @@ def test_a_search_shows_progress_and_stops(open_tab, served):
 
 @pytest.mark.slow
 def test_a_closed_tab_ends_its_search(open_tab, served):
-    tab = open_tab(LONG)
+    watcher, tab = open_tab(TINY), open_tab(LONG)
     tab.settled()
     tab.page.locator("#best").click()
-    tab.until(lambda: served.planner.searches, "a search")  # a tab behind another starts nothing
-    watcher = open_tab(TINY)
+    tab.until(lambda: served.planner.searches, "a search")
     (process,) = [worker.number for worker in served.planner.searches]
     tab.page.close()
     watcher.until(lambda: not served.planner.searches, "nobody searches")
