@@ -24,14 +24,14 @@ def least_time(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, w
     Args:
         cluster: where the GPUs are.
         group: GPU numbers; equally many on every machine.
-        kind: all_reduce, all_gather, reduce_scatter or all_to_all.
+        kind: all_reduce, all_gather, reduce_scatter, all_to_all or sendrecv.
         size: bytes, as in nccl-tests.
         wire: signalling rate by kind of link, per link and direction [B/s].
 
     Raises:
         TopologyError: another kind of collective; a kind of link without a rate.
     """
-    if kind not in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+    if kind not in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "sendrecv"):
         raise TopologyError(Finding(f"no bound is known for {kind}", "collective", kind))
     ranks = len(group)
     nodes: dict[int, list[int]] = {}
@@ -48,6 +48,8 @@ def least_time(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, w
         else:
             inside = 2 * (ranks - 1) * size / math.fsum(ports.values())
         return max(inside, 2 * (count - 1) * size / math.fsum(plugs.values()) if plugs else 0.0)
+    if kind == "sendrecv":  # everyone sends to the next: one message leaves every machine
+        return max(size / rate for rate in (*ports.values(), *plugs.values()))
     inside = max((ranks - 1) / ranks * size / rate for rate in ports.values())
     if kind == "all_to_all":  # every GPU has its own bytes for every GPU of another machine
         each = {node: len(members) * (ranks - len(members)) / ranks * size for node, members in nodes.items()}

@@ -134,7 +134,7 @@ def _predict(measured: Measurements, point: PublishedCollective, profile: str, c
     each = point.gpus // point.nodes
     group = tuple(cluster.gpu(node, local) for node in range(point.nodes) for local in range(each))
     one = collective_cost(cluster, group, point.kind, point.bytes, settings_of(system, point, profile))
-    time = host_time(system, one.time) if profile == "measured" else one.time
+    time = host_time(system, point.kind, one.time) if profile == "measured" else one.time
     number = measured.size_class(point.bytes)
     return PredictedCollective(
         point,
@@ -153,10 +153,11 @@ def settings_of(system: BenchmarkSystem, point: PublishedCollective, profile: st
     return Settings(profile=profile, version=system.nccl or DEFAULT_VERSION, algorithm=point.algorithm)
 
 
-def host_time(system: BenchmarkSystem, time: float) -> float:
+def host_time(system: BenchmarkSystem, kind: str, time: float) -> float:
     """Time of a collective with what the host of a system adds to it [s]."""
-    floor, gap = HOST[system.driven_from]
-    return max(floor, time + gap)
+    host, exchange = HOST[system.driven_from], kind == "all_to_all"
+    floor = max(host.floor, system.issue.get("exchange" if exchange else "collective", 0.0))
+    return max(floor, time + host.gap + host.exchange * exchange)
 
 
 def summary(predictions: Sequence[PredictedCollective]) -> Summary | None:

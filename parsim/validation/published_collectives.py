@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from parsim.errors import Finding, ScenarioError
 from parsim.hardware.fabric.cluster import Cluster
@@ -19,11 +19,22 @@ from parsim.scenario.machines import machines
 from parsim.units import parse, whole
 from parsim.validation.published import CsvRows, Published, folder, one_of, only_known, printed_time, read_entries
 
-HOST = {"nccl-tests": (0.0, 0.0), "python": (38e-6, 8e-6), "python-synchronous": (0.0, 43e-6)}
-"""what the host of a system adds to a loop of collectives [s]: a floor for each call, and time added to it. Python needs 38 us to issue one
-call (the floor of an H200 sweep, stas00/ml-engineering network/README.md) and leaves a gap of 8 us before it (the same, from 1 MiB on);
-calls that are waited for take 45 us more than the library's floor (PKU-DAIR/Hetu-Galvatron), of which the launch is 2"""
-_SYSTEM_KEYS = ("title", "class", "topology", "fabric", "set", "network", "driven_from", "nccl", "family", "inferred", "misses")
+class Host(NamedTuple):
+    """What the host of a system adds to a loop of collectives."""
+
+    floor: float = 0.0
+    """what it needs to issue a call [s]"""
+    gap: float = 0.0
+    """before every call [s]"""
+    exchange: float = 0.0
+    """before an exchange, whose sends and receives are issued one by one, besides [s]"""
+
+
+HOST = {"nccl-tests": Host(), "python": Host(38e-6, 8e-6), "python-synchronous": Host(gap=43e-6, exchange=25e-6)}
+"""Python needs 38 us to issue one call (the floor of an H200 sweep, stas00/ml-engineering network/README.md) and leaves a gap of 8 us
+before it (the same, from 1 MiB on); calls that are waited for take 45 us more than the library's floor (PKU-DAIR/Hetu-Galvatron), of
+which the launch is 2, and its exchanges 25 us more than that"""
+_SYSTEM_KEYS = ("title", "class", "topology", "fabric", "set", "network", "driven_from", "issue", "nccl", "family", "inferred", "misses")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +120,8 @@ class BenchmarkSystem:
     change: Mapping[str, Any] | None
     network: str
     driven_from: str
+    issue: Mapping[str, float]
+    """what issuing a collective or an exchange takes at least, where the source shows it [s]"""
     nccl: str
     """version of the library, where the source prints it"""
     family: str
@@ -247,6 +260,7 @@ def _system(name: str, tree: Mapping[str, Any]) -> BenchmarkSystem:
         change=tree.get("set"),
         network=str(tree.get("network", "")),
         driven_from=one_of(tree, "driven_from", tuple(HOST)),
+        issue={kind: float(parse(time, "time")) for kind, time in tree.get("issue", {}).items()},
         nccl=str(tree.get("nccl", "")),
         family=str(tree.get("family", name)),
         inferred=str(tree.get("inferred", "")),

@@ -174,7 +174,7 @@ def rows_of(measured: Measurements) -> list[Row]:
                 choice.bandwidth,
                 nic * per_byte,
                 inside * per_byte,
-                max(point.time - HOST[system.driven_from][1], 1e-6),
+                max(point.time - HOST[system.driven_from].gap, 1e-6),
                 BANDS[measured.size_class(point.bytes)],
                 1 / math.sqrt(counts[point.system]),
             )
@@ -261,7 +261,7 @@ def predict(measured: Measurements, points: Iterable[PublishedCollective], value
                 }
                 clusters[key] = system.cluster(point.nodes, {kind.name: link})
             one = collective_cost(clusters[key], members(clusters[key], point), point.kind, point.bytes, settings_of(system, point, "fit"))
-            times.append(host_time(system, one.time))
+            times.append(host_time(system, point.kind, one.time))
     finally:
         del PROFILES["fit"]
     return times

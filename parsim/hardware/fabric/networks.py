@@ -44,7 +44,7 @@ NETWORKS: dict[str, NetworkClass] = {
             0.945,
             "A100 with HDR: Azure/aks-rdma-infiniband (187 of 200 GB/s); NVIDIA/nccl issues 652, 1244 (62 us, 32 nodes)",
         ),
-        NetworkClass("roce", 4e-6, 0.0, 0.945, "A100 with 16 x 100 Gb/s: oracle-quickstart/oci-hpc-oke"),
+        NetworkClass("roce", 5e-6, 0.0, 0.94, "A100 with 16 x 100 Gb/s, MI355X and GB300: oracle-quickstart/oci-hpc-oke, validation/nccl"),
         NetworkClass("efa", 20e-6, 15e-6, 0.95, "p4de and p5: awslabs/awsome-distributed-training micro-benchmarks/nccl-tests"),
         NetworkClass("slingshot", 0.0, 15e-6, 0.95, "GH200 and A100 over CXI: eth-cscs/cscs-docs, ALCF Polaris"),
         NetworkClass("tcpxo", 8e-6, 15e-6, 0.945, "A3 Mega: GoogleCloudPlatform/cluster-toolkit, dstackai/dstack (188.6 of 200 GB/s)"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from parsim.errors import Finding, TopologyError
@@ -34,11 +35,24 @@ class Communicator:
     """by algorithm, and kind where it matters"""
 
 
+class _Pairwise(NamedTuple):
+    """Operations between the pairs of a group."""
+
+    short: float
+    """latency of messages that LL carries [s]"""
+    long: float
+    """of longer ones [s]"""
+    path: LinkPath
+    rate: float
+    """of each pair [B/s]"""
+    wire: str = ""
+    """inside one machine: what they move over, if it takes time to fill"""
+
+
 _Question = tuple[str, str, str, float, tuple[int, ...]]
 """kind, kernels, profile, limit of a connection, group"""
 _GROUPS: WeakKeyDictionary[Cluster, dict[tuple[int, ...], Communicator]] = WeakKeyDictionary()
-_PAIRS: WeakKeyDictionary[Cluster, dict[_Question, tuple[float, LinkPath, float]]] = WeakKeyDictionary()
-"""latency, path and rate of exchanges"""
+_PAIRS: WeakKeyDictionary[Cluster, dict[_Question, _Pairwise]] = WeakKeyDictionary()
 
 
 def collective_cost(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, settings: Settings = AUTOMATIC) -> CollectiveCost:
@@ -173,7 +187,7 @@ def _send(cluster: Cluster, source: int, target: int, size: int, settings: Setti
         return CollectiveCost(0.0, (), "none", "none")
     used = profile(settings.profile)
     way, path = _way(cluster, source, target)
-    latency = p2p.send_latency(way)
+    latency = p2p.send_latency(way, size)
     if not size:
         return CollectiveCost(latency, (), "direct")
     return CollectiveCost(latency, (Flow(path, float(size), p2p.send_rate(way, used, settings.connection_cap)),), "direct")
@@ -185,15 +199,16 @@ def _pairwise(cluster: Cluster, group: tuple[int, ...], kind: str, size: int, se
     key = (kind, settings.kernels, settings.profile, settings.connection_cap, group)
     if key not in known:
         known[key] = _exchange(cluster, group, kind, settings)
-    latency, path, rate = known[key]
+    one = known[key]
     if not size:
-        return CollectiveCost(latency, (), "direct")
-    volume = float(size) if kind == "sendrecv" else size / len(group)
-    return CollectiveCost(latency, (Flow(path, volume, rate),), "direct")
+        return CollectiveCost(one.short, (), "direct")
+    volume, peers = (float(size), 1) if kind == "sendrecv" else (size / len(group), len(group) - 1)
+    latency = one.short if volume <= p2p.SHORT else one.long
+    latency += p2p.filling(profile(settings.profile), one.wire, volume * peers)
+    return CollectiveCost(latency, (Flow(one.path, volume, one.rate),), "direct")
 
 
-def _exchange(cluster: Cluster, group: tuple[int, ...], kind: str, settings: Settings) -> tuple[float, LinkPath, float]:
-    """Latency, path and the rate of every pair of an exchange."""
+def _exchange(cluster: Cluster, group: tuple[int, ...], kind: str, settings: Settings) -> _Pairwise:
     used = profile(settings.profile)
     pairs = exchange(cluster, kind, group)
     members: dict[int, int] = {}
@@ -206,12 +221,15 @@ def _exchange(cluster: Cluster, group: tuple[int, ...], kind: str, settings: Set
     if settings.kernels != "nccl":
         own = expert_kernels(settings.kernels, kind)
         line = min(port_rates(cluster, node).values()) if pairs.between_machines else 0.0
-        return own.before(machines=len(members)), pairs.path, min(pairs.rate, least_rate(cluster, pairs.path, own.nvlink, own.nic * line))
+        rate = min(pairs.rate, least_rate(cluster, pairs.path, own.nvlink, own.nic * line))
+        before = own.before(machines=len(members))
+        return _Pairwise(before, before, pairs.path, rate)
+    ranks, near, share = len(group), most, p2p.local_share(used, way.local, most)
     if kind == "sendrecv":  # one peer to send to; another one to receive from at the same time
-        latency, share = p2p.exchange_latency(2, min(most, 2), way, used), p2p.pairs(used, way.local).exchange
-    else:
-        latency, share = p2p.exchange_latency(len(group), most, way, used), p2p.local_share(used, way.local, most)
-    return latency, pairs.path, min(pairs.rate, least_rate(cluster, pairs.path, share, settings.connection_cap))
+        ranks, near, share = 2, min(most, 2), p2p.pairs(used, way.local).exchange
+    short, long = (p2p.exchange_latency(ranks, near, way, used, message) for message in (p2p.SHORT, math.inf))
+    rate = min(pairs.rate, least_rate(cluster, pairs.path, share, settings.connection_cap))
+    return _Pairwise(short, long, pairs.path, rate, "" if pairs.between_machines else way.local)
 
 
 def _wire(cluster: Cluster, group: tuple[int, ...], node: int) -> str:

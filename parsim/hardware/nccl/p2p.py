@@ -14,6 +14,15 @@ from parsim.hardware.nccl.profiles import Pairs, Profile
 
 LAUNCH = 5e-6
 """of a point-to-point kernel [s]; 5 to 8 us measured between two GPUs of a node (microsoft/vidur, send_recv profiles)"""
+SHORT = 16384
+"""bytes of a message that LL carries, at most; a longer one takes Simple (NCCL_P2P_LL_THRESHOLD)"""
+SHORT_PEER = 0.8e-6
+"""per peer beyond the first, of an exchange of short messages inside a node [s]; 10.6 us on eight H20 (deepseek-ai/DeepEP issue 303)"""
+BATCH = 8
+"""peers that a channel serves at once (NVIDIA/nccl src/include/device.h, NCCL_MAX_DEV_WORK_P2P_PER_BATCH)"""
+MEETING = 12e-6
+"""between nodes, of a short message, and again of a long one: a proxy hears from the other where to write before it does [s]; 21.6 and
+34 us measured for messages between B200 over InfiniBand, 33 to 39 us for an exchange of short ones over RoCE (validation/nccl)"""
 CONCURRENT_PEERS = 16
 """of an exchange over the network: 32 channels, 2 per peer (NVIDIA/nccl src/init.cc)"""
 MESSAGE = 1.5e-6
@@ -41,9 +50,10 @@ def posting(cpu: str) -> float:
     return 2e-6 if cpu == "amd" else 1e-6
 
 
-def send_latency(way: Transport) -> float:
-    """Latency of a message [s]."""
-    return LAUNCH + way.hops + (posting(way.cpu) + way.network_latency if way.crosses else 0.0)
+def send_latency(way: Transport, size: float) -> float:
+    """Latency of a message [s]; between nodes two cross, as the receiver is heard first."""
+    meetings = 1 if size <= SHORT else 2
+    return LAUNCH + way.hops + (MEETING * meetings + posting(way.cpu) + 2 * way.network_latency if way.crosses else 0.0)
 
 
 def send_rate(way: Transport, used: Profile, connection_cap: float = 0.0) -> float:
@@ -58,12 +68,20 @@ def pairs(used: Profile, local: str) -> Pairs:
     return used.pairs.get(local, Pairs())
 
 
-def exchange_latency(ranks: int, per_node: int, way: Transport, used: Profile) -> float:
-    """Latency of an exchange [s]: the peers inside the node one by one, those beyond it `CONCURRENT_PEERS` at a time."""
-    wire = pairs(used, way.local)
+def exchange_latency(ranks: int, per_node: int, way: Transport, used: Profile, message: float) -> float:
+    """Latency of an exchange of messages of so many bytes [s]: peers beyond the node come `CONCURRENT_PEERS` at a time."""
     near, far = per_node - 1, ranks - per_node
-    latency = send_latency(way) + wire.start + (wire.peer * near if wire.start else wire.peer * max(near - 1, 0))
-    return latency + MESSAGE * max(math.ceil(far / CONCURRENT_PEERS) - 1, 0)
+    if message <= SHORT:
+        waiting = SHORT_PEER * max(near - 1, 0)
+    else:
+        waiting = pairs(used, way.local).peer * min(near, BATCH)
+    return send_latency(way, message) + waiting + MESSAGE * max(math.ceil(far / CONCURRENT_PEERS) - 1, 0)
+
+
+def filling(used: Profile, local: str, moved: float) -> float:
+    """What filling the pipeline costs an exchange in which a GPU sends `moved` bytes to the others of its machine [s]."""
+    wire = pairs(used, local)
+    return wire.ramp * moved / (moved + wire.half)
 
 
 def local_share(used: Profile, local: str, per_node: int) -> float:
