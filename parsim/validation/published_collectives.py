@@ -19,6 +19,7 @@ from parsim.scenario.machines import machines
 from parsim.units import parse, whole
 from parsim.validation.published import CsvRows, Published, folder, one_of, only_known, printed_time, read_entries
 
+
 class Host(NamedTuple):
     """What the host of a system adds to a loop of collectives."""
 

@@ -12,7 +12,7 @@ from parsim.hardware.nccl.profiles import Profile
 
 def send_time(way: p2p.Transport, size: float, used: Profile, connection_cap: float = 0.0) -> float:
     """Time of one message [s]."""
-    return p2p.send_latency(way) + (size / p2p.send_rate(way, used, connection_cap) if size else 0.0)
+    return p2p.send_latency(way, size) + (size / p2p.send_rate(way, used, connection_cap) if size else 0.0)
 
 
 class Exchange(NamedTuple):
@@ -35,7 +35,9 @@ def all_to_all_time(group: Exchange, size: float, used: Profile, connection_cap:
         moving = inside / (group.way.bandwidth * p2p.local_share(used, group.way.local, group.per_node))
     if beyond:
         moving = max(moving, beyond / min(group.network, connection_cap or math.inf))
-    return p2p.exchange_latency(group.ranks, group.per_node, group.way, used) + moving
+    if not beyond:
+        moving += p2p.filling(used, group.way.local, inside)
+    return p2p.exchange_latency(group.ranks, group.per_node, group.way, used, size / group.ranks) + moving
 
 
 def pipeline_time(size: float, chunk_size: float, hops: int, bandwidth: float, step: float = 0.0) -> float:

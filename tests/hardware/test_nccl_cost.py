@@ -336,7 +336,7 @@ def test_the_network_stack_adds_latency():
         for kind in kinds
     ]
     posting = 14 * (6.0 - 3.4)  # the cloud machine has AMD hosts: 14 local steps wait 6 us, not 3.4
-    assert slower == [pytest.approx((40 + posting) * 1e-6), pytest.approx(21e-6)]
+    assert slower == [pytest.approx((40 + posting) * 1e-6), pytest.approx((2 * 20 + 1) * 1e-6)]  # a message hears the other first
 
 
 # any group
@@ -400,7 +400,7 @@ def test_a_large_nvlink_domain_adds_no_faster_than_eight_gpus():
         ("hgx-h100", 1, ("nvlink4", "intel", True, "nvlink", 0.0, 0.0)),
         ("aws-p5", 2, ("nvlink4", "amd", True, "nvlink", 20e-6, 15e-6)),
         ("dgx-1-v100", 1, ("nvlink2", "intel", True, "nvlink", 0.0, 0.0)),
-        ("mi300x-8", 2, ("xgmi", "amd", True, "nvlink", 4e-6, 0.0)),
+        ("mi300x-8", 2, ("xgmi", "amd", True, "nvlink", 5e-6, 0.0)),
         ("8x-l40s-pcie", 1, ("pcie", "intel", False, "pcie", 0.0, 0.0)),
         ("8x-rtx-4090-pcie", 2, ("pcie", "amd", False, "pcie", 25e-6, 0.0)),
     ],

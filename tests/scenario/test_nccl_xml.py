@@ -438,7 +438,7 @@ def test_network_kind_by_family_and_speed(name, kind, speed, link, rate):
     fabric = built(imported, nodes=2).fabric
     assert fabric is not None
     assert fabric.link_kind.capacity == pytest.approx(rate)
-    waiting = {"efa": (20e-6, 15e-6), "roce": (4e-6, 0.0), "ib": (0.0, 0.0), "ethernet": (25e-6, 0.0)}
+    waiting = {"efa": (20e-6, 15e-6), "roce": (5e-6, 0.0), "ib": (0.0, 0.0), "ethernet": (25e-6, 0.0)}
     assert (fabric.message_latency, fabric.handshake) == pytest.approx(waiting[link.partition("-")[0]])
 
 

@@ -36,7 +36,7 @@ def validation(measured):
 
 
 def test_every_row_is_there_with_its_source(measured):
-    assert len(measured.points) == 922
+    assert len(measured.points) == 1190
     assert all(point.source for point in measured.points)
     assert {point.system for point in measured.points} == set(measured.systems)
     rows = {name: sum(point.system == name for point in measured.points) for name in measured.systems}
@@ -71,14 +71,14 @@ def inside(validation, band, size_class, profile="measured"):
 
 def test_shares_inside_the_bands(validation):
     assert inside(validation, "nvlink", 0) >= 0.94
-    assert inside(validation, "nvlink", 1) >= 0.94
+    assert inside(validation, "nvlink", 1) >= 0.93  # RCCL's own algorithms from 1 to 8 MiB are most of what is outside
     assert inside(validation, "nvlink", 2) == 1.0
     assert inside(validation, "nvlink", 3) >= 0.90
-    # 25 systems instead of four; 14 of the rows are exchanges, whose machine is inferred
-    assert inside(validation, "network", 0) >= 0.96
-    assert inside(validation, "network", 1) >= 0.82
-    assert inside(validation, "network", 2) >= 0.94
-    assert inside(validation, "network", 3) >= 0.89
+    # 29 systems; the machine of 46 of the rows is inferred
+    assert inside(validation, "network", 0) >= 0.98
+    assert inside(validation, "network", 1) >= 0.81
+    assert inside(validation, "network", 2) >= 0.95
+    assert inside(validation, "network", 3) >= 0.91
     assert inside(validation, "pcie", 1) == inside(validation, "pcie", 3) == 1.0
     assert inside(validation, "nvlink", 3, "nccl") < 0.5 < inside(validation, "nvlink", 3)
 
@@ -91,15 +91,17 @@ def test_shares_inside_the_bands(validation):
         ("v100-cube-mesh", 1, (-1.4, 4.0), (0.9, 12.1)),
         ("a100-nvswitch", 3, (0.5, 0.8), (-7.7, 6.0)),
         ("a100-nvswitch", 1, (-6.3, 3.6), (-25.9, 23.5)),
-        ("a100-python", 1, (1.1, 5.4), (-53.1, 50.5)),
+        ("a100-python", 1, (3.5, 4.9), (-52.7, 50.3)),
         ("h200-peaks", 3, (0.4, 0.5), (2.1, 1.4)),
         ("h200-sweep", 0, (-3.4, 3.2), (-55.4, 58.5)),
-        ("h200-sweep", 1, (1.1, 3.1), (-32.5, 37.1)),
-        ("p5-1-node", 1, (8.4, 7.5), (-21.5, 25.0)),
+        ("h200-sweep", 1, (-0.2, 3.1), (-32.5, 37.1)),
+        ("h100-simumax", 1, (-1.0, 2.2), (-29.6, 27.7)),
+        ("h100-simumax", 3, (-0.6, 0.8), (-3.7, 3.2)),
+        ("p5-1-node", 1, (6.3, 6.6), (-21.5, 25.0)),
         ("b200-peaks", 3, (0.8, 0.9), (-2.9, 5.7)),
         ("p5-2-nodes", 1, (1.0, 4.4), (-26.1, 26.1)),
         ("p5-2-nodes", 3, (1.0, 1.7), (-0.3, 3.3)),
-        ("gb10-2-nodes", 3, (-8.0, 5.2), (-8.1, 5.3)),
+        ("gb10-2-nodes", 3, (-7.5, 4.7), (-7.6, 4.8)),
     ],
 )
 def test_errors_by_system(validation, system, size_class, measured_profile, nccl_profile):
@@ -155,6 +157,8 @@ def test_wire_speed_by_hand():
     # every GPU keeps an eighth; half of all bytes leave the machine
     assert least_time(a100, eight, "all_to_all", GIB, WIRE) == pytest.approx(7 / 8 * GIB / 300e9)
     assert least_time(two, tuple(range(16)), "all_to_all", GIB, WIRE) == pytest.approx(8 * GIB / 2 / 50e9)
+    # everyone sends to the next: one message leaves a machine
+    assert least_time(two, tuple(range(16)), "sendrecv", GIB, WIRE) == pytest.approx(GIB / 50e9)
     with pytest.raises(TopologyError, match="no bound"):
         least_time(a100, eight, "broadcast", GIB, WIRE)
     with pytest.raises(TopologyError, match="signalling rate"):
@@ -163,11 +167,11 @@ def test_wire_speed_by_hand():
 
 def test_text_and_json(validation, capsys):
     shown = text(validation)
-    assert shown.startswith("922 published measurements of 45 systems.")
-    assert "0 of 1844 predictions are faster than the wires allow." in shown
+    assert shown.startswith("1190 published measurements of 52 systems.")
+    assert "0 of 2380 predictions are faster than the wires allow." in shown
     assert execute(["validate", "nccl", "--json", "--basis", "measured"]) == 0
     answered = json.loads(capsys.readouterr().out)
-    assert answered["points"] == len(answered["rows"]) == 922
+    assert answered["points"] == len(answered["rows"]) == 1190
     assert answered["beats_the_wires"] == []
     assert {row["profile"] for row in answered["rows"]} == {"measured"}
     assert execute(["validate", "nccl", "--basis", "none"]) == 2
@@ -211,12 +215,12 @@ def test_shares_between_machines_by_grade(validation):
         one.what: (one.rows, *(one.inside(grade) for grade in range(3))) for one in graded(validation.measured, validation.of("measured"))
     }
     assert {what: counts[0] for what, counts in found.items()} == {
-        "< 1 MiB": 143, "1-128 MiB": 149, "128-512 MiB": 18, ">= 512 MiB, two machines": 70, ">= 512 MiB, more machines": 29,
+        "< 1 MiB": 166, "1-128 MiB": 165, "128-512 MiB": 20, ">= 512 MiB, two machines": 84, ">= 512 MiB, more machines": 31,
     }  # fmt: skip
     shares = {what: [count / counts[0] for count in counts[1:]] for what, counts in found.items()}
     least = {
-        "< 1 MiB": (0.91, 0.97, 0.92), "1-128 MiB": (0.77, 0.81, 0.73), "128-512 MiB": (0.94, 0.94, 0.94),
-        ">= 512 MiB, two machines": (0.90, 0.91, 0.85), ">= 512 MiB, more machines": (1.0, 1.0, 1.0),
+        "< 1 MiB": (0.92, 0.97, 0.93), "1-128 MiB": (0.73, 0.77, 0.70), "128-512 MiB": (0.95, 0.95, 0.95),
+        ">= 512 MiB, two machines": (0.91, 0.91, 0.88), ">= 512 MiB, more machines": (1.0, 1.0, 1.0),
     }  # fmt: skip
     for what, wanted in least.items():
         assert all(share >= limit for share, limit in zip(shares[what], wanted, strict=True)), what

@@ -84,7 +84,8 @@ def _standard() -> dict[str, LinkKind]:
     network = {
         "ethernet-10g": 10e9, "ethernet-25g": 25e9, "ethernet-100g": 100e9, "ethernet-200g": 200e9, "ethernet-400g": 400e9,
         "ib-edr": 100e9, "ib-hdr": 200e9, "ib-ndr": 400e9, "ib-xdr": 800e9, "roce-100g": 100e9, "roce-200g": 200e9, "roce-400g": 400e9,
-        "roce-800g": 800e9, "efa-100g": 100e9, "efa-200g": 200e9, "efa-400g": 400e9, "slingshot-200g": 200e9, "tcpxo-200g": 200e9, "tcpx-200g": 200e9,
+        "roce-800g": 800e9, "efa-100g": 100e9, "efa-200g": 200e9, "efa-400g": 400e9,
+        "slingshot-200g": 200e9, "tcpxo-200g": 200e9, "tcpx-200g": 200e9,
     }  # fmt: skip
     sockets = {
         "socket-broadwell": 6e9, "socket-skylake": 10e9, "socket-sapphire-rapids": 22e9, "socket-emerald-rapids": 40e9,

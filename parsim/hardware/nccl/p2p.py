@@ -71,10 +71,7 @@ def pairs(used: Profile, local: str) -> Pairs:
 def exchange_latency(ranks: int, per_node: int, way: Transport, used: Profile, message: float) -> float:
     """Latency of an exchange of messages of so many bytes [s]: peers beyond the node come `CONCURRENT_PEERS` at a time."""
     near, far = per_node - 1, ranks - per_node
-    if message <= SHORT:
-        waiting = SHORT_PEER * max(near - 1, 0)
-    else:
-        waiting = pairs(used, way.local).peer * min(near, BATCH)
+    waiting = SHORT_PEER * max(near - 1, 0) if message <= SHORT else pairs(used, way.local).peer * min(near, BATCH)
     return send_latency(way, message) + waiting + MESSAGE * max(math.ceil(far / CONCURRENT_PEERS) - 1, 0)
 
 

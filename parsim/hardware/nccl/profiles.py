@@ -56,6 +56,10 @@ class Pairs(NamedTuple):
     source: str = ""
 
 
+_PEER = 4.5e-6
+"""of exchanges over NVLink [s]: 83 us for 16 MiB on eight H100 (SimuMax); 3 us on A100 (Hetu-Galvatron); NVLink 5: assumption"""
+_RAMP = (120e-6, 500e6)
+"""of rings and exchanges on eight H100, 16 MiB to 8 GiB (SimuMax); other NVLinks: assumption [s, B]"""
 NEUTRAL = LinkCorrection(source="the library's own prediction")
 
 
@@ -90,8 +94,8 @@ MEASURED = Profile(
     local={
         "nvlink2": LinkCorrection(ramp=20e-6, half=2e6, source="vtrain; its rate of 22.5 / 20 is that of the links themselves"),
         "nvlink3": LinkCorrection(0.985, 0.4, 50e-6, 10e6, source="vtrain, ml-engineering: A100 groups of 2 to 8"),
-        "nvlink4": LinkCorrection(1.02, 0.07, 120e-6, 500e6, source="ml-engineering: H200, ring; SimuMax: eight H100, all-gather"),
-        "nvlink5": LinkCorrection(0.955, 0.14, 120e-6, 500e6, source="ml-engineering: B200, ring; the ramp is an assumption: as nvlink4"),
+        "nvlink4": LinkCorrection(1.02, 0.07, *_RAMP, source="ml-engineering: H200, ring; SimuMax: eight H100, all-gather"),
+        "nvlink5": LinkCorrection(0.955, 0.14, *_RAMP, source="ml-engineering: B200, ring; the ramp is an assumption: as nvlink4"),
         "xgmi": LinkCorrection(source="ml-engineering: MI300X; no correction needed"),
         "pcie": LinkCorrection(source="no correction needed where the path is known"),
     },
@@ -100,23 +104,11 @@ MEASURED = Profile(
         "nvlink5": LinkCorrection(1.012, 0.0, 65e-6, 8e6, source="ml-engineering: B200, 6 to 8 GPUs"),
     },
     pairs={
-        "nvlink2": Pairs(0.93, 0.83, 0.646, 4.5e-6, source="assumption: as nvlink3, without a ramp"),
-        "nvlink3": Pairs(
-            0.93, 0.84, 0.646, 4.5e-6, 120e-6, 500e6,
-            source="vidur: 223 of 240 GB/s; Hetu-Galvatron: 201 GB/s, 155 between two, 3 us more for every peer; else as nvlink4",
-        ),
-        "nvlink4": Pairs(
-            0.976, 0.935, 0.646, 4.5e-6, 120e-6, 500e6,
-            source="vidur: 362 of 370.8 GB/s; SimuMax: eight H100, 83 us for 16 MiB to 346 GB/s for 8 GiB; ramp: as of rings",
-        ),
-        "nvlink5": Pairs(
-            0.955, 0.91, 0.646, 4.5e-6, 120e-6, 500e6,
-            source="oci: 628, 685, 667 of 721.8 GB/s per GPU at 4, 8, 64 GPUs (0.87 to 0.95); else assumption: as nvlink4",
-        ),
-        "xgmi": Pairs(
-            1.0, 0.9, 0.9, 1.3e-6, 100e-6, 500e6,
-            source="prasad-nair-amd/alibaba, oci: eight MI355X, 39 us for 8 MiB to 361 of 403 GB/s; else assumption",
-        ),
+        "nvlink2": Pairs(0.93, 0.83, 0.646, _PEER, source="assumption: as nvlink3, without a ramp"),
+        "nvlink3": Pairs(0.93, 0.84, 0.646, _PEER, *_RAMP, "vidur: 223 of 240 GB/s; Hetu-Galvatron: 201 GB/s, 155 between two"),
+        "nvlink4": Pairs(0.976, 0.935, 0.646, _PEER, *_RAMP, "vidur: 362 of 370.8 GB/s; SimuMax: 346 GB/s"),
+        "nvlink5": Pairs(0.955, 0.91, 0.646, _PEER, *_RAMP, "oci: 628, 685, 667 of 721.8 GB/s per GPU at 4, 8, 64 GPUs"),
+        "xgmi": Pairs(1.0, 0.9, 0.9, 1.3e-6, 100e-6, 500e6, "prasad-nair-amd/alibaba, oci: eight MI355X, 361 of 403 GB/s; else assumption"),
     },
     between=BETWEEN,
 )
