@@ -59,7 +59,7 @@ class Pairs(NamedTuple):
 _PEER = 4.5e-6
 """of exchanges over NVLink [s]: 83 us for 16 MiB on eight H100 (SimuMax); 3 us on A100 (Hetu-Galvatron); NVLink 5: assumption"""
 _RAMP = (120e-6, 500e6)
-"""of rings and exchanges on eight H100, 16 MiB to 8 GiB (SimuMax); other NVLinks: assumption [s, B]"""
+"""of rings and exchanges on eight H100, 16 MiB to 8 GiB (SimuMax); exchanges over other NVLinks: assumption [s, B]"""
 NEUTRAL = LinkCorrection(source="the library's own prediction")
 
 
@@ -95,7 +95,13 @@ MEASURED = Profile(
         "nvlink2": LinkCorrection(ramp=20e-6, half=2e6, source="vtrain; its rate of 22.5 / 20 is that of the links themselves"),
         "nvlink3": LinkCorrection(0.985, 0.4, 50e-6, 10e6, source="vtrain, ml-engineering: A100 groups of 2 to 8"),
         "nvlink4": LinkCorrection(1.02, 0.07, *_RAMP, source="ml-engineering: H200, ring; SimuMax: eight H100, all-gather"),
-        "nvlink5": LinkCorrection(0.955, 0.14, *_RAMP, source="ml-engineering: B200, ring; the ramp is an assumption: as nvlink4"),
+        "nvlink5": LinkCorrection(
+            0.955,
+            0.14,
+            80e-6,
+            20e6,
+            source="ml-engineering: B200, ring; SimuMax: eight B200, the line through 1 MiB to 1 GiB has 64 us and 651 GB/s",
+        ),
         "xgmi": LinkCorrection(source="ml-engineering: MI300X; no correction needed"),
         "pcie": LinkCorrection(source="no correction needed where the path is known"),
     },
