@@ -161,6 +161,12 @@ class Device:
         return self.clock_derate * left
 
     @property
+    def host_timed(self) -> bool:
+        """Whether somebody timed what the host beside it needs to issue an operation."""
+        launch = self.measured.launch if self.measured is not None else None
+        return bool(self.issue) or (launch is not None and launch.issue is not None)
+
+    @property
     def attention_kernels(self) -> tuple[str, ...]:
         """The implementations of fused attention that a scenario can name."""
         return tuple(name for name in self.attention if not name.endswith(FP8))

@@ -14,7 +14,7 @@ from typing import Any
 
 from parsim.errors import InputError
 from parsim.interop.import_draft import ImportDraft
-from parsim.interop.import_sections import write_cluster, write_sequence_length
+from parsim.interop.import_sections import has_experts, write_cluster, write_sequence_length
 from parsim.interop.keys import Key, Source, key_table, of_document
 from parsim.interop.megatron.parallel import read_parallel
 from parsim.interop.megatron.training import read_training
@@ -63,6 +63,11 @@ def read_primus(draft: ImportDraft, foreign: Foreign) -> None:
     if tensor > 1 and draft.value("parallel.tensor.overlap") is None:
         draft.write("parallel.tensor.overlap", "backward", note="tp_comm_overlap is false if not given")
     draft.take(source, "software.gradient_accumulation_fusion")
+    turbo = source.get("use_turbo_grouped_gemm")
+    if has_experts(draft) and draft.flag(turbo):
+        draft.write("parallel.expert.grouped_gemm", "single", turbo)
+    else:
+        draft.harmless(turbo, "Transformer Engine computes, or there are no experts")
     draft.close(source)
     draft.close(Source(beside, table))
 

@@ -190,6 +190,7 @@ class GroupedLinear(Layer):
             return (), ()
         if at.fused_experts:
             return (), (Memory(at.element * elements),)
+        local = 1 if at.single_grouped else local
         narrow, wide = at.element, 4 if at.dispatcher in ("deepep", "hybridep") else at.element
         casts = wide != narrow
         ahead, back = (issued * elements for issued in BIAS_ISSUES[casts])
@@ -221,7 +222,7 @@ class GroupedLinear(Layer):
         k = expert_shard(self.in_features, at) if self.split == "row" else self.in_features
         operand = at.operand
         casts = product_casts(at, (padded * k, padded * k), (padded * n, padded * n), local * n * k, trains=self.trainable)
-        each = local if at.library and not at.fused_experts else 1
+        each = local if at.library and not (at.fused_experts or at.single_grouped) else 1
         if at.casts is not None and not at.casts.takes_lists:
             casts = casts.one_by_one(each)
         if at.fused_experts:  # the product before it has cast what this one reads

@@ -90,6 +90,8 @@ class Workload:
     """they come back so"""
     fused_experts: bool = False
     """activation, biases and casts of experts are part of their products, which are one kernel for all experts"""
+    single_grouped: bool = False
+    """a product of experts, its casts and its biases are one kernel for all of a rank, whatever the library"""
     permute_fusion: bool = True
     """tokens are put in order of their experts by fused kernels; False: by PyTorch's operations, as Megatron-LM without them does"""
     paged_stash: bool = False

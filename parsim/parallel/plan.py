@@ -376,6 +376,7 @@ def plan(
         dispatch_fp8=parallelism.expert.dispatch_dtype == "fp8",
         combine_fp8=parallelism.expert.combine_dtype == "fp8",
         fused_experts=parallelism.expert.fused_mlp,
+        single_grouped=parallelism.expert.single_kernel,
         permute_fusion=parallelism.expert.permute_fusion,
         paged_stash=parallelism.expert.paged_stash,
         element=training.precision.activations,

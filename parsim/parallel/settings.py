@@ -95,6 +95,8 @@ class ExpertParallel:
     """each forward runs beside a backward of another micro-batch; the pipeline's schedule says so too"""
     fused_mlp: bool = False
     """activation, biases and casts of experts are part of their products"""
+    single_kernel: bool = False
+    """a product of experts is one kernel for all of a rank under every stack"""
     permute_fusion: bool = True
     """fused kernels put tokens in order of their experts; False: PyTorch's operations"""
     paged_stash: bool = False

@@ -150,7 +150,7 @@ class Builder(MachineBuilder):
             cluster=cluster,
             training=replace(training[0], finetune=recipe),
             parallelism=split,
-            runtime=effects.on_runtime(self._runtime(profile, devices, logits=not no_logits)),
+            runtime=effects.on_runtime(self._runtime(profile, devices, logits=not no_logits), self.settings.software.host),
             effects=effects,
             effects_of_kinds=(effects, *others_too) if others_too else (),
             gpus=gpus,

@@ -19,6 +19,7 @@ from parsim.scenario.values import JsonSchema, Kind, did_you_mean, shown
 if TYPE_CHECKING:
     from parsim.hardware.device import Device
     from parsim.parallel.runtime import Runtime
+    from parsim.scenario.machine import HostSection
     from parsim.scenario.software import Assumption
 
 QUANTITIES = ("compute", "memory", "launch", "boundary")
@@ -51,6 +52,8 @@ class Effect:
     """data strategies; empty: all"""
     several: bool = False
     """of jobs of several GPUs alone"""
+    assumed_host: bool = False
+    """where nobody timed the host beside the GPU (`Device.issue`, `parsim calibrate`)"""
 
     def applies(self, device: Device, profile: str, strategy: str, gpus: int) -> bool:
         """Whether it concerns a job."""
@@ -59,6 +62,7 @@ class Effect:
             and (not self.profiles or profile in self.profiles)
             and (not self.strategies or strategy in self.strategies)
             and (gpus > 1 or not self.several)
+            and not (self.assumed_host and device.host_timed)
         )
 
 
@@ -81,12 +85,10 @@ class Effects:
             return device
         return replace(device, sustained=self.compute, memory_efficiency=device.memory_efficiency * self.memory)
 
-    def on_runtime(self, runtime: Runtime) -> Runtime:
-        """The runtime as it behaves in training."""
-        host = runtime.host
-        launches = (host.per_kernel_forward, host.per_kernel_backward)
-        forward, backward = (self.launch * seconds for seconds in launches)
-        host = replace(host, per_kernel_forward=forward, per_kernel_backward=backward)
+    def on_runtime(self, runtime: Runtime, stated: HostSection) -> Runtime:
+        """The runtime as it behaves in training; what the scenario has `stated` of its host stays."""
+        assumed = [key for key in ("per_kernel_forward", "per_kernel_backward") if getattr(stated, key) == "auto"]
+        host = replace(runtime.host, **{key: self.launch * getattr(runtime.host, key) for key in assumed})
         return replace(runtime, host=host, boundary=runtime.boundary + self.boundary)
 
 
@@ -129,7 +131,7 @@ def _effect(name: str, entry: Mapping[str, Any]) -> Effect:
     return Effect(
         name, str(entry["changes"]), str(entry["meaning"]), float(entry["start"]), least, most, float(entry["value"]),
         architectures=tuple(where.get("architectures", ())), profiles=tuple(where.get("profiles", ())),
-        strategies=tuple(where.get("strategies", ())), several=where.get("gpus") == "several",
+        strategies=tuple(where.get("strategies", ())), several=where.get("gpus") == "several", assumed_host=where.get("host") == "assumed",
     )  # fmt: skip
 
 

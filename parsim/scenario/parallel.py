@@ -214,8 +214,9 @@ class ExpertSection(Section):
     paged_stash: Annotated[bool, Flag()] = False
     """what fused experts keep for backward is copied into pages behind their forward and out of them before their backward, beside other
     work (Megatron-LM: --moe-paged-stash)"""
-    grouped_gemm: Annotated[bool, Flag(), Silent()] = True
-    """the experts of a rank compute in one grouped product (Megatron-LM: --moe-grouped-gemm); false is not supported yet"""
+    grouped_gemm: Annotated[Any, Flag(("single",)), Silent()] = True
+    """the experts of a rank compute in one grouped product (Megatron-LM: --moe-grouped-gemm), for which Transformer Engine launches a
+    kernel for every expert and other stacks one for all; single = one under every stack (Primus-Turbo); false is not supported yet"""
 
 
 class OuterSection(Section):

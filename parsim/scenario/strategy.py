@@ -322,6 +322,7 @@ def _expert(section: ExpertSection, scenario: Scenario) -> ExpertParallel:
         shared_overlap=section.shared_overlap,
         batch_overlap=section.batch_overlap,
         fused_mlp=section.fused_mlp,
+        single_kernel=section.grouped_gemm == "single",
         permute_fusion=section.permute_fusion is not False,
         paged_stash=section.paged_stash,
     )

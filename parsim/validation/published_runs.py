@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from parsim.errors import Finding, ScenarioError
+from parsim.scenario.effects import catalogue
 from parsim.scenario.files import Document, read, read_text
 from parsim.scenario.load import put
 from parsim.units import real
@@ -62,8 +63,8 @@ class RunSource:
     known: str
     """what is known of its errors; empty: nothing"""
     rows: tuple[PublishedRun, ...]
-    fitted: bool = True
-    """effects of training are fitted to its rows; else they only judge"""
+    fitted: bool | str = True
+    """effects of training are fitted to its rows, or only one; False: they only judge"""
     mfu_only: bool = False
     """it prints neither seconds nor throughput but MFU: its seconds are as good as its formula and its peak are known"""
 
@@ -141,9 +142,11 @@ def _source(name: str, home: Path, about: Document, findings: list[Finding]) -> 
     ]
     title, reference, family, convention, inferred, known_of = (str(tree.get(key, "")) for key in _WORDS)
     flags = {"fitted": tree.get("fitted", True), "mfu_only": tree.get("mfu_only", False)}
-    for key, value in flags.items():
-        if not isinstance(value, bool):
-            findings.append(Finding("expected true or false", f"{at}.{key}", value).at(*about.locate(f"{at}.{key}")))
+    effects = [effect.name for effect in catalogue()]
+    for key, words in (("fitted", effects), ("mfu_only", [])):
+        if not isinstance(flags[key], bool) and flags[key] not in words:
+            rule = "expected true, false or the name of an effect" if words else "expected true or false"
+            findings.append(Finding(rule, f"{at}.{key}", flags[key]).at(*about.locate(f"{at}.{key}")))
             return None
     return RunSource(name, title, reference, family, convention, inferred, known_of, tuple(rows), **flags)
 

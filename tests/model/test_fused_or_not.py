@@ -107,6 +107,16 @@ class TestFusedExperts:
             kernels = (*work.forward, *work.backward_input, *work.backward_weight)
             assert [one.launches for one in kernels if isinstance(one, Gemm)] == [launches] * 3
 
+    @pytest.mark.parametrize("split", ["column", "row"])
+    def test_one_kernel_under_every_stack(self, split: str) -> None:
+        """As many bytes and operations as the kernels of every expert, in fewer launches; casts and biases alike."""
+        plain, single = (self.work(replace(PLAIN, single_grouped=one), split) for one in (False, True))
+        for part in ("forward", "backward_input", "backward_weight"):
+            several, one = getattr(plain, part), getattr(single, part)
+            assert [replace(kernel, launches=1) for kernel in several] == [replace(kernel, launches=1) for kernel in one]
+            assert all(kernel.launches < EXPERTS for kernel in one)
+            assert all(kernel.launches >= EXPERTS for kernel in several if isinstance(kernel, Gemm))
+
     def test_nothing_between_the_products(self) -> None:
         """The first casts tokens, the second the gradient of its result; the product before them has done the others."""
         assert not any(isinstance(kernel, Memory) for kernel in self.work(FUSED, "row").forward)
@@ -159,7 +169,8 @@ def test_what_cannot_be_fused_is_refused(override: str, text: str) -> None:
 class TestHost:
     def test_grace_is_slower_and_transformer_engine_counts_more(self) -> None:
         """12 us a kernel is what a torch product takes on an x86 host; 37.1 us on Grace, backward at 9 / 12 of it; a product is 2.7."""
-        hosts = [build(load(JOB, f"cluster.topology={one}", "cluster.gpus=8")).runtime.host for one in ("hgx-b200", "gb200-nvl72")]
+        apriori = [load(JOB, f"cluster.topology={one}", "cluster.gpus=8", "software.effects=none") for one in ("hgx-b200", "gb200-nvl72")]
+        hosts = [build(one).runtime.host for one in apriori]
         assert [(one.per_kernel_forward, one.per_kernel_backward) for one in hosts] == [
             pytest.approx((12e-6, 9e-6)), pytest.approx((37.1e-6, 27.825e-6)),
         ]  # fmt: skip

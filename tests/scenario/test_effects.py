@@ -78,11 +78,23 @@ def test_a_boundary_is_added_once_per_step():
     assert slow - plain == pytest.approx(5.0 * parameter_count(jobs[1].model) / 1e9, rel=1e-3)
 
 
-def test_launches_scale_the_host():
-    built = build(load(scenario({"launch-2021": 2.0})))
-    plain = build(load(scenario("none")))
-    assert built.runtime.host.per_kernel_forward == 2 * plain.runtime.host.per_kernel_forward
-    assert built.runtime.host.per_kernel_backward == 2 * plain.runtime.host.per_kernel_backward
+def per_kernel(effects, profile="megatron-2021", *overrides):
+    host = build(load(scenario(effects, profile), *overrides)).runtime.host
+    return host.per_kernel_forward, host.per_kernel_backward
+
+
+def test_launches_scale_what_the_profile_assumes_of_the_host():
+    forward, backward = per_kernel("none")
+    assert per_kernel({"launch-2021": 2.0}) == (2 * forward, 2 * backward)
+    assert per_kernel({"launch-2021": 2.0}, "megatron-2021", "software.host.per_kernel_forward=5 us") == (5e-6, 2 * backward)
+
+
+def test_transformer_engine_is_slower_beside_hosts_that_nobody_timed():
+    """A Grace CPU was timed with Transformer Engine's linear layer; other stacks have times of their own."""
+    effects, grace = {"launch-transformer-engine": 2.0}, ("cluster.topology=gb200-nvl72", "cluster.gpus=4")
+    assert per_kernel(effects, "nemo") == per_kernel(effects, "megatron-core") == pytest.approx((24e-6, 18e-6))
+    assert per_kernel(effects, "nemo", *grace) == per_kernel("none", "nemo", *grace)
+    assert per_kernel(effects, "pytorch-2") == per_kernel("none", "pytorch-2")
 
 
 @settings(max_examples=12, deadline=None)

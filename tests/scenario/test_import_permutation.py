@@ -81,6 +81,13 @@ def test_an_experiment_of_primus(more: str, said: bool | None) -> None:
     assert values(primus(more=more)).get(PATH) is said
 
 
+@pytest.mark.parametrize(("more", "said"), [("use_turbo_grouped_gemm: true", "single"), ("use_turbo_grouped_gemm: false", None)])
+def test_one_kernel_for_all_experts_of_a_rank(more: str, said: str | None) -> None:
+    """Primus-Turbo's grouped GEMM; Transformer Engine launches one for every expert."""
+    assert values(primus(more=more)).get("parallel.expert.grouped_gemm") == said
+    assert "parallel.expert.grouped_gemm" not in values(primus("llama3.1_8B", 1, more))
+
+
 def test_a_dense_model_of_primus() -> None:
     found = primus("llama3.1_8B", 1, "moe_permute_fusion: false")
     assert PATH not in values(found)

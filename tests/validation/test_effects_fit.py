@@ -25,7 +25,7 @@ _SPEC.loader.exec_module(fit_effects)
 def responses():
     known = fit_effects.read_responses()
     return [
-        fit_effects.Response(source.name, source.family, row.measured["step_time_s"], *known[row.id])
+        fit_effects.Response(source.name, source.family, source.fitted, row.measured["step_time_s"], *known[row.id])
         for source in published()
         for row in fit_effects.sample(source)
     ]

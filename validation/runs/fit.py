@@ -9,6 +9,9 @@ measured: the step of every row a priori, and how it changes when one effect tak
 log t(v) = log t(start) + the sum of the changes, each read off between grid points (`GRID`); where effects meet in one kernel that is an
 approximation, so that the predictions of predict.py, which simulate every row with its values, are what counts.
 
+Sources that name one effect (`fitted` in sources.yaml) teach nothing else, and that effect nobody else: it is fitted last, with the others
+as the other sources left them.
+
 A fit makes the sum over sources of the mean |log(predicted / measured)| least, plus `RIDGE` x the sum of squared ways from the start
 in units of the possible range, so that an effect which the rows do not determine stays where it is.
 """
@@ -23,6 +26,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +59,8 @@ class Response:
 
     source: str
     family: str
+    teaches: bool | str
+    """True, or the one effect that is fitted to it"""
     measured: float
     """[s]"""
     start: float
@@ -110,14 +116,32 @@ def respond(row: PublishedRun) -> tuple[float, dict[str, tuple[tuple[float, ...]
     return whole, changes
 
 
+@cache
+def taught_by_some() -> tuple[str, ...]:
+    """The effects that only the sources which name them teach."""
+    return tuple(sorted({source.fitted for source in published(HERE) if isinstance(source.fitted, str)}))
+
+
 def solve(responses: Sequence[Response]) -> dict[str, float]:
-    """The effects that fit these rows best, from where nothing is known."""
-    effects = catalogue()
+    """The effects that fit these rows best, from where nothing is known: those of all sources, then those that some sources teach."""
+    values = {effect.name: effect.start for effect in catalogue()}
+    common = [effect for effect in catalogue() if effect.name not in taught_by_some()]
+    values |= _descend([one for one in responses if one.teaches is True], common, values)
+    for name in taught_by_some():
+        values |= _descend([one for one in responses if one.teaches == name], [one for one in catalogue() if one.name == name], values)
+    return {name: round(value, 4) for name, value in values.items()}
+
+
+def _descend(responses: Sequence[Response], effects: Sequence[Effect], start: Mapping[str, float]) -> dict[str, float]:
+    """Some effects that fit these rows best, by coordinate descent; the others stay as in `start`."""
     counts: dict[str, int] = {}
     for one in responses:
         counts[one.source] = counts.get(one.source, 0) + 1
     weights = np.array([1.0 / counts[one.source] for one in responses])
+    mine = {effect.name for effect in effects}
+    others = [effect for effect in catalogue() if effect.name not in mine]
     residual = np.log([one.start / one.measured for one in responses])
+    residual += sum(np.array([one.curve(effect, np.array([start[effect.name]]))[0] for one in responses]) for effect in others)
     values = {effect.name: effect.start for effect in effects}
     grids = {effect.name: np.linspace(effect.least, effect.most, VALUES) for effect in effects}
     curves = {effect.name: np.array([one.curve(effect, grids[effect.name]) for one in responses]) for effect in effects}
@@ -134,7 +158,7 @@ def solve(responses: Sequence[Response]) -> dict[str, float]:
             values[effect.name], now[effect.name] = float(grid[best]), curve[:, best]
         if values == before:
             break
-    return {name: round(value, 4) for name, value in values.items()}
+    return values
 
 
 def simulate(names: Sequence[str]) -> None:
@@ -174,7 +198,7 @@ def main() -> None:
         simulate(sys.argv[2:])
     known = read_responses()
     responses = [
-        Response(source.name, source.family, row.measured["step_time_s"], *known[row.id])
+        Response(source.name, source.family, source.fitted, row.measured["step_time_s"], *known[row.id])
         for source in published(HERE)
         for row in sample(source)
         if row.id in known
