@@ -45,7 +45,10 @@ _LATER_PROFILES = ("pytorch-compile",)
 LIMITS: tuple[Limit, ...] = (
     Limit("parallel.pipeline.schedule", _known_schedule, "this schedule", f"use {', '.join(NAMES)}, or give the order in a schedule file"),
     Limit(
-        "parallel.expert.grouped_gemm", _only(True, "single"), "products of a rank's experts one after the other", "leave it out: one grouped product"
+        "parallel.expert.grouped_gemm",
+        _only(True, "single"),
+        "products of a rank's experts one after the other",
+        "leave it out: one grouped product",
     ),
     Limit("report.ranks", _only("auto"), "the choice of ranks", "use auto"),
     Limit("cluster.collectives.algorithm", lambda value: not str(value).startswith("collnet"), "switches that reduce (SHARP)", "use auto"),

@@ -266,7 +266,8 @@ LEAVES: dict[str, Leaf] = {
         True, model=MIXTURE | {"experts": {"count": 4, "top_k": 2, "shared": 512}}, parallel__expert__size=2
     ),
     "parallel.expert.grouped_gemm": leaf(
-        "single", False, model=MIXTURE, parallel__expert__size=2, software__profile="megatron-core", software__host__per_kernel_forward="1 ms"
+        "single", False, model=MIXTURE, parallel__expert__size=2,
+        software={"profile": "megatron-core", "host": {"per_kernel_forward": "1 ms"}},
     ),
     "parallel.expert.batch_overlap": leaf(True, model=MIXTURE, parallel__expert__size=2, training__gradient_accumulation=4),
     "parallel.expert.fused_mlp": leaf(
