@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from parsim.model.model import Model
     from parsim.parallel.settings import DataParallel
     from parsim.parallel.training import Training
-    from parsim.simulation.interrupted import Cause, InterruptedTraining, Policy
+    from parsim.simulation.interrupted import FailureCause, InterruptedTraining, Policy
 
 RESTARTS = {"restart": 300.0, "elastic": 300.0, "hot_spare": 120.0, "replica": 180.0}
 """policy -> from when a failure is noticed until training goes on [s]"""
@@ -275,17 +275,17 @@ def _restart(job: Job, found: Reliability) -> float:
     return value
 
 
-def _causes(job: Job, restart: float) -> tuple[Cause, ...]:
+def _causes(job: Job, restart: float) -> tuple[FailureCause, ...]:
     """The causes with the rates of the whole job; one, called failure, where only mtbf_per_gpu is given."""
-    from parsim.simulation.interrupted import Cause
+    from parsim.simulation.interrupted import FailureCause
 
     section, recovery = job.section, job.section.recovery
     memory = section.checkpoint.mode == "memory"
     if not section.failures:
-        return (Cause("failure", float(section.mtbf_per_gpu or 0.0) / job.gpus, 0.0, restart, recovery.repair, memory),)
+        return (FailureCause("failure", float(section.mtbf_per_gpu or 0.0) / job.gpus, 0.0, restart, recovery.repair, memory),)
 
-    def cause(one: FailureSection) -> Cause:
-        return Cause(
+    def cause(one: FailureSection) -> FailureCause:
+        return FailureCause(
             name=one.cause,
             mtbf=one.per_gpu / job.gpus,
             detect=float(recovery.hang_timeout if one.detect == "hang" else one.detect),
@@ -298,7 +298,7 @@ def _causes(job: Job, restart: float) -> tuple[Cause, ...]:
     return tuple(map(cause, section.failures))
 
 
-def _facts(job: Job, causes: tuple[Cause, ...], stall: float, lag: float) -> dict[str, Any]:
+def _facts(job: Job, causes: tuple[FailureCause, ...], stall: float, lag: float) -> dict[str, Any]:
     """The facts of `parsim.report.goodput.Failures`; interval 0 means the best."""
     point, recovery = job.section.checkpoint, job.section.recovery
     mtbf = causes[0].mtbf if len(causes) == 1 else 1.0 / fsum(1.0 / one.mtbf for one in causes)
@@ -320,7 +320,7 @@ def _facts(job: Job, causes: tuple[Cause, ...], stall: float, lag: float) -> dic
     }  # fmt: skip
 
 
-def _simulated(job: Job, causes: tuple[Cause, ...], facts: dict[str, Any], lag: float, found: Reliability) -> None:
+def _simulated(job: Job, causes: tuple[FailureCause, ...], facts: dict[str, Any], lag: float, found: Reliability) -> None:
     """What the simulation of the weeks needs."""
     from parsim.simulation.interrupted import InterruptedTraining
 

@@ -22,11 +22,11 @@ from parsim.report.stretches import merged, rows
 from parsim.report.training_paths import Paths, SamplePath, sample_path, sample_paths
 from parsim.run import simulate
 from parsim.scenario import load
-from parsim.simulation.interrupted import Cause, InterruptedTraining, Piece
+from parsim.simulation.interrupted import FailureCause, InterruptedTraining, Piece
 from parsim.simulation.training import train
 from parsim.study.monte_carlo.runs import simulate_runs
 
-JOB = InterruptedTraining((Cause("any", M, 0.0, 300.0),), 1138.0, 60.0, 30 * DAY)
+JOB = InterruptedTraining((FailureCause("any", M, 0.0, 300.0),), 1138.0, 60.0, 30 * DAY)
 
 
 def test_quantiles_as_for_runs_of_a_step() -> None:
