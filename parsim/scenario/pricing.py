@@ -18,7 +18,7 @@ from parsim.scenario.software import Assumption
 if TYPE_CHECKING:
     from parsim.hardware.fabric.cluster import Cluster
     from parsim.hardware.fabric.node import Node
-    from parsim.hardware.fabric.topology import Price
+    from parsim.hardware.fabric.topology import GpuPrice
     from parsim.model.model import Model
     from parsim.parallel.settings import DataParallel
     from parsim.parallel.training import Training
@@ -137,7 +137,7 @@ def _prices(section: EconomicsSection, cluster: Cluster, result: Pricing, reason
     return {"rent": rent, "hardware": hardware, "power_price": power.amount if power is not None else None, "price": where}
 
 
-def _example(section: EconomicsSection, cluster: Cluster, result: Pricing, reasons: dict[str, str]) -> Price | None:
+def _example(section: EconomicsSection, cluster: Cluster, result: Pricing, reasons: dict[str, str]) -> GpuPrice | None:
     """The topology's dated example price; old ones are called old."""
     price, hint = cluster.price, "write economics.gpu_hour (rent) or economics.purchase"
     if price is None:

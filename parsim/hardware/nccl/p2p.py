@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from parsim.hardware.nccl.profiles import Pairs, Profile
+from parsim.hardware.nccl.profiles import NcclProfile, Pairs
 
 LAUNCH = 5e-6
 """of a point-to-point kernel [s]; 5 to 8 us measured between two GPUs of a node (microsoft/vidur, send_recv profiles)"""
@@ -46,19 +46,19 @@ def send_latency(way: Transport) -> float:
     return LAUNCH + way.hops + (posting(way.cpu) + way.network_latency if way.crosses else 0.0)
 
 
-def send_rate(way: Transport, used: Profile, connection_cap: float = 0.0) -> float:
+def send_rate(way: Transport, used: NcclProfile, connection_cap: float = 0.0) -> float:
     """Rate of a message [B/s]; `connection_cap` is what one connection gets out of a NIC at most."""
     if way.crosses:
         return min(way.bandwidth, connection_cap or math.inf)
     return way.bandwidth * pairs(used, way.local).send
 
 
-def pairs(used: Profile, local: str) -> Pairs:
+def pairs(used: NcclProfile, local: str) -> Pairs:
     """The point-to-point parameters of a wire inside a node."""
     return used.pairs.get(local, Pairs())
 
 
-def exchange_latency(ranks: int, per_node: int, way: Transport, used: Profile) -> float:
+def exchange_latency(ranks: int, per_node: int, way: Transport, used: NcclProfile) -> float:
     """Latency of an exchange [s]: the peers inside the node one by one, those beyond it `CONCURRENT_PEERS` at a time."""
     wire = pairs(used, way.local)
     near, far = per_node - 1, ranks - per_node
@@ -66,7 +66,7 @@ def exchange_latency(ranks: int, per_node: int, way: Transport, used: Profile) -
     return latency + MESSAGE * max(math.ceil(far / CONCURRENT_PEERS) - 1, 0)
 
 
-def local_share(used: Profile, local: str, per_node: int) -> float:
+def local_share(used: NcclProfile, local: str, per_node: int) -> float:
     """What an exchange moves over the wires inside a node, relative to their bandwidth."""
     wire = pairs(used, local)
     return wire.pair if per_node == 2 else wire.exchange

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from parsim.cli import execute
-from parsim.hardware.fabric.topology import Price
+from parsim.hardware.fabric.topology import GpuPrice
 from parsim.report.quantities import gib, number
 from parsim.study.size.answer import AnswerData, Improvement, Looked, Sized
 from parsim.study.size.asking import Asking
@@ -71,9 +71,9 @@ def replace_machines(answer: AnswerData, *machines: Sized) -> AnswerData:
 def test_prices_of_one_kind_are_alike_and_others_are_not() -> None:
     h100 = Machine("h", "hgx-h100")
     tags = [
-        price_tag(h100, Price(3.2, "USD", "2026-01-15", "", "on-demand")),
-        price_tag(replace(h100, label="l"), Price(1.85, "USD", "2026-04-15", "", "reserved")),
-        price_tag(replace(h100, label="m"), Price(2.0, "USD", "2026-04-15")),
+        price_tag(h100, GpuPrice(3.2, "USD", "2026-01-15", "", "on-demand")),
+        price_tag(replace(h100, label="l"), GpuPrice(1.85, "USD", "2026-04-15", "", "reserved")),
+        price_tag(replace(h100, label="m"), GpuPrice(2.0, "USD", "2026-04-15")),
         price_tag(replace(h100, label="o", gpu_hour=Money(2.0, "USD")), None),
         price_tag(replace(h100, label="b", purchase=Purchase(Money(300000.0, "USD"), "node")), None),
     ]
