@@ -14,7 +14,7 @@ from parsim.model.fully_connected import share_outputs
 from parsim.parallel.custom_strategy import load_strategy
 from parsim.parallel.groups import DATA, Groups, Mesh
 from parsim.parallel.schedules import ALIASES, NAMES, check, chunks, homes, schedule
-from parsim.parallel.schedules.custom import Table, from_function, load_function, read_table
+from parsim.parallel.schedules.custom import SlotTable, from_function, load_function, read_table
 from parsim.parallel.settings import (
     ContextParallel,
     CustomStrategy,
@@ -282,7 +282,7 @@ def with_schedule(split: Parallelism, scenario: Scenario, micro_batches: int) ->
     return replace(split, pipeline=replace(split.pipeline, slots=rows, overlapped=table.overlapped))
 
 
-def _table(section: PipelineSection, found: tuple[Path, str] | None, micro_batches: int) -> Table:
+def _table(section: PipelineSection, found: tuple[Path, str] | None, micro_batches: int) -> SlotTable:
     if found is None:
         return read_table(section.schedule)
     path, function = found
