@@ -164,7 +164,7 @@ def read_profile(name: str, relative_to: str | None) -> Profile:
                 for problem in error.findings
             ]
         ) from None
-    reader = _Reader(document)
+    reader = _ProfileReader(document)
     profile = Profile(
         name=str(document.tree.get("name", name)),
         precision=reader.get("precision.preset", Choice(tuple(PRESETS)), "bf16"),
@@ -391,7 +391,7 @@ class _Parts:
         return kept_parts(value)
 
 
-class _Reader:
+class _ProfileReader:
     """Reads a profile key by key and collects what is wrong with it."""
 
     def __init__(self, document: files.Document) -> None:

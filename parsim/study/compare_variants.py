@@ -251,14 +251,14 @@ def read(path: Path) -> ComparisonFile:
         ScenarioError: all problems of the file's own keys; what the scenarios say is checked when they are loaded.
     """
     document = files.read(path)
-    reader = _Reader(document)
+    reader = _ComparisonReader(document)
     comparison = reader.comparison()
     if reader.findings:
         raise ScenarioError(reader.findings)
     return comparison
 
 
-class _Reader:
+class _ComparisonReader:
     def __init__(self, document: Document) -> None:
         self.document = document
         self.tree = document.tree

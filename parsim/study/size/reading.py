@@ -88,14 +88,14 @@ def read_question(file: str | Path | None, flags: Mapping[str, Any]) -> Question
         tree["strategy"] = tree.pop(_FORMER)
         origins |= {"strategy": origins.pop(_FORMER)} if _FORMER in origins else {}
         given |= {"strategy": given.pop(_FORMER)} if _FORMER in given else {}
-    reader = _Reader(tree, {key: place for key, place in origins.items() if key not in given}, findings)
+    reader = _QuestionReader(tree, {key: place for key, place in origins.items() if key not in given}, findings)
     question = reader.question(None if file is None else str(Path(file).parent))
     if findings or question is None:
         raise ScenarioError(findings)
     return question
 
 
-class _Reader:
+class _QuestionReader:
     def __init__(self, tree: Mapping[str, Any], origins: Mapping[str, Origin], findings: list[Finding]) -> None:
         self.tree, self.origins, self.findings = tree, origins, findings
 
