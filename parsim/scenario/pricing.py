@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from parsim.errors import Finding
 from parsim.scenario.batch import steps_to_train
 from parsim.scenario.economics import YEAR, EconomicsSection, Money
-from parsim.scenario.failures import Job, reliability
+from parsim.scenario.failures import JobFacts, reliability
 from parsim.scenario.provenance import today
 from parsim.scenario.software import Assumption
 
@@ -76,7 +76,7 @@ def pricing(
         result.warnings.append(Finding(text, "cluster.gpus", len(gpus), _busier(cluster, gpus, training, data.size)))
     facts |= _prices(section, cluster, result, reasons)
     facts["power"] = _power(section, cluster, gpus, result, reasons)
-    job = Job(section, cluster, gpus, model, training, data, settings.variability.seed)
+    job = JobFacts(section, cluster, gpus, model, training, data, settings.variability.seed)
     found = reliability(job)
     if found.reason:
         reasons["goodput"] = found.reason

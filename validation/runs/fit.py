@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 import parsim
 from parsim.errors import InputError
 from parsim.scenario.build import build
-from parsim.scenario.effects import Effect, catalogue
+from parsim.scenario.effects import TrainingEffect, catalogue
 from parsim.scenario.load import load
 from parsim.validation.predicted_runs import EFFECTS, shortened, step_time
 from parsim.validation.published_runs import PublishedRun, RunSource, published
@@ -62,7 +62,7 @@ class Response:
     changes: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]
     """effect -> (values, log of the step over that at the start)"""
 
-    def curve(self, effect: Effect, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def curve(self, effect: TrainingEffect, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Log of the step over that at the start, for values of one effect."""
         if effect.name not in self.changes:
             return np.zeros_like(values)
