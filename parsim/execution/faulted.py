@@ -12,7 +12,7 @@ from parsim.execution.prepared import Prepared
 from parsim.faults import Fault, LinkFault
 from parsim.report.faults import FaultEffect, FaultRow, Faults
 from parsim.report.measured import Measured
-from parsim.report.simulated import Run
+from parsim.report.simulated import SimulatedStep
 from parsim.scenario.built import Built
 from parsim.scenario.faults import Broken
 from parsim.simulation.engine import collector_paused
@@ -119,7 +119,7 @@ class FaultedStep:
         ]
 
 
-def faulted(prepared: Prepared, run: Run, measured: Callable[[Built, Run], Measured]) -> Faults:
+def faulted(prepared: Prepared, run: SimulatedStep, measured: Callable[[Built, SimulatedStep], Measured]) -> Faults:
     """What the faults of a scenario do to its step, which undisturbed is `run`. Raises as `FaultedStep`.
 
     `measured` makes of a run what pictures are drawn from; it is asked for when there is one to be drawn.

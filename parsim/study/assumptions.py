@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from parsim.hardware.device import Device
 from parsim.report import Report
-from parsim.report.measured import Assumption, Effect
+from parsim.report.measured import AssumptionEffect, ReportedAssumption
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
 from parsim.scenario.files import names
@@ -59,7 +59,7 @@ _LATENCY = ("0.5", "2")
 class Alternative:
     """An assumption, what else it might be, and the overrides that say so."""
 
-    assumption: Assumption
+    assumption: ReportedAssumption
     other: str
     overrides: Overrides
 
@@ -82,7 +82,7 @@ def alternatives(scenario: Scenario, report: Report) -> list[Alternative]:
 
 def sorted_by_effect(report: Report, asked: Sequence[Alternative], came: Sequence[Outcome[Figures]]) -> Report:
     """The report with what came of each alternative."""
-    groups: dict[Assumption, list[tuple[str, Outcome[Figures]]]] = {assumption: [] for assumption in report.measured.assumptions}
+    groups: dict[ReportedAssumption, list[tuple[str, Outcome[Figures]]]] = {assumption: [] for assumption in report.measured.assumptions}
     for one, outcome in zip(asked, came, strict=True):
         groups.setdefault(one.assumption, []).append((one.other, outcome))
     assumptions = [replace(assumption, effect=_effect(others, report)) for assumption, others in groups.items()]
@@ -101,7 +101,7 @@ def _stated(report: Report, built: Built) -> Iterator[Alternative]:
                 yield Alternative(assumption, other, (f"assumptions.{assumption.name}={other}",))
 
 
-def _others(assumption: Assumption, device: Device) -> Sequence[str]:
+def _others(assumption: ReportedAssumption, device: Device) -> Sequence[str]:
     match assumption.name:
         case "software_profile":
             return names("software")
@@ -132,20 +132,20 @@ def _efficiencies(scenario: Scenario, built: Built) -> Iterator[Alternative]:
         )
         source = f"{'a guess' if guessed else 'fitted to measured kernels'}; training runs differ by {factors[0]} to {factors[1]} of it"
         shown = f"{value * 1e6:.3g} us" if key == "kernel_latency" else f"{value:.4g}"
-        assumption = Assumption(path, shown, source, device.name)
+        assumption = ReportedAssumption(path, shown, source, device.name)
         yield from (Alternative(assumption, f"x{factor}", (scaled(scenario, path, float(factor)),)) for factor in factors)
 
 
-def _effect(others: Sequence[tuple[str, Outcome[Figures]]], report: Report) -> Effect | None:
+def _effect(others: Sequence[tuple[str, Outcome[Figures]]], report: Report) -> AssumptionEffect | None:
     done = [(other, one.answer) for other, one in others if one.answer is not None]
     if not done:
         return None
     steps = [report.step_time, *(one.seconds_per_sample * report.measured.model.samples_per_step for _, one in done)]
     peaks = [report.peak_memory, *(one.peak for _, one in done)]
-    return Effect((min(steps), max(steps)), (min(peaks), max(peaks)), tuple(other for other, _ in done))
+    return AssumptionEffect((min(steps), max(steps)), (min(peaks), max(peaks)), tuple(other for other, _ in done))
 
 
-def _size(effect: Effect, report: Report) -> float:
+def _size(effect: AssumptionEffect, report: Report) -> float:
     """The largest change: of the step, as a share of it, or of the peak, as a share of the capacity."""
     time = max(abs(step - report.step_time) for step in effect.step_time_s) / report.step_time if report.step_time > 0 else 0.0
     capacity = report.measured.memory.capacity_bytes
