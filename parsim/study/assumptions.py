@@ -56,7 +56,7 @@ _LATENCY = ("0.5", "2")
 
 
 @dataclass(frozen=True, slots=True)
-class Alternative:
+class AssumptionAlternative:
     """An assumption, what else it might be, and the overrides that say so."""
 
     assumption: ReportedAssumption
@@ -74,13 +74,13 @@ def with_effects(scenario: Scenario, report: Report, *, jobs: int | None = None,
     return sorted_by_effect(report, asked, levelled(report, came))
 
 
-def alternatives(scenario: Scenario, report: Report) -> list[Alternative]:
+def alternatives(scenario: Scenario, report: Report) -> list[AssumptionAlternative]:
     """What else the assumptions of a report might be, one by one."""
     built = build(scenario)
     return [*_stated(report, built), *_efficiencies(scenario, built)]
 
 
-def sorted_by_effect(report: Report, asked: Sequence[Alternative], came: Sequence[Outcome[Figures]]) -> Report:
+def sorted_by_effect(report: Report, asked: Sequence[AssumptionAlternative], came: Sequence[Outcome[Figures]]) -> Report:
     """The report with what came of each alternative."""
     groups: dict[ReportedAssumption, list[tuple[str, Outcome[Figures]]]] = {assumption: [] for assumption in report.measured.assumptions}
     for one, outcome in zip(asked, came, strict=True):
@@ -90,15 +90,15 @@ def sorted_by_effect(report: Report, asked: Sequence[Alternative], came: Sequenc
     return Report(replace(report.measured, assumptions=tuple(assumptions)))
 
 
-def _stated(report: Report, built: Built) -> Iterator[Alternative]:
+def _stated(report: Report, built: Built) -> Iterator[AssumptionAlternative]:
     device = built.cluster.device(built.gpus[0])
     for assumption in report.measured.assumptions:
         for other in _others(assumption, device):
             if assumption.name in _LINKS and other.startswith("x"):
                 key = f"cluster.set.links.{_LINKS[assumption.name]}.per_direction"
-                yield Alternative(assumption, other, (f"{key}={other}",))
+                yield AssumptionAlternative(assumption, other, (f"{key}={other}",))
             elif other != assumption.value:
-                yield Alternative(assumption, other, (f"assumptions.{assumption.name}={other}",))
+                yield AssumptionAlternative(assumption, other, (f"assumptions.{assumption.name}={other}",))
 
 
 def _others(assumption: ReportedAssumption, device: Device) -> Sequence[str]:
@@ -114,7 +114,7 @@ def _others(assumption: ReportedAssumption, device: Device) -> Sequence[str]:
     return CHOICES.get(assumption.name, ())
 
 
-def _efficiencies(scenario: Scenario, built: Built) -> Iterator[Alternative]:
+def _efficiencies(scenario: Scenario, built: Built) -> Iterator[AssumptionAlternative]:
     """Efficiencies of the device: of products, memory, the attention kernel in use, and latency where it is a guess."""
     device, kernel = built.cluster.device(built.gpus[0]), built.training.attention
     guesses = set(device.assumptions)
@@ -133,7 +133,7 @@ def _efficiencies(scenario: Scenario, built: Built) -> Iterator[Alternative]:
         source = f"{'a guess' if guessed else 'fitted to measured kernels'}; training runs differ by {factors[0]} to {factors[1]} of it"
         shown = f"{value * 1e6:.3g} us" if key == "kernel_latency" else f"{value:.4g}"
         assumption = ReportedAssumption(path, shown, source, device.name)
-        yield from (Alternative(assumption, f"x{factor}", (scaled(scenario, path, float(factor)),)) for factor in factors)
+        yield from (AssumptionAlternative(assumption, f"x{factor}", (scaled(scenario, path, float(factor)),)) for factor in factors)
 
 
 def _effect(others: Sequence[tuple[str, Outcome[Figures]]], report: Report) -> AssumptionEffect | None:

@@ -25,7 +25,7 @@ from parsim.scenario.scenario import Scenario
 from parsim.simulation.engine import collector_paused
 from parsim.study.monte_carlo.paths import played
 from parsim.study.monte_carlo.run_journal import RunJournal
-from parsim.study.variants import Job, Runner, Work
+from parsim.study.variants import QueueJob, Runner, Work
 from parsim.study.workers import Crew, at_work, crew, stamp
 
 _PROBE, _WORTHWHILE = 1.0, 8.0
@@ -150,10 +150,10 @@ class _RunQueue:
         self._left = iter(sorted(asked, key=lambda one: one.number))
         self._job, self._fewest = job, fewest
 
-    def take(self, sizes: Mapping[str, int]) -> list[Job[RunQuestion]]:
-        return [Job("run", one) for one in islice(self._left, max(self._fewest, sizes["run"]))]
+    def take(self, sizes: Mapping[str, int]) -> list[QueueJob[RunQuestion]]:
+        return [QueueJob("run", one) for one in islice(self._left, max(self._fewest, sizes["run"]))]
 
-    def work(self, jobs: Sequence[Job[RunQuestion]]) -> Work:
+    def work(self, jobs: Sequence[QueueJob[RunQuestion]]) -> Work:
         asked = [job.place for job in jobs]
         return (self._job, (asked,)) if self._is_here else (at_work, (stamp(), self._job, asked))
 
@@ -161,10 +161,10 @@ class _RunQueue:
     def _is_here(self) -> bool:
         return isinstance(self._job, partial) and self._job.func is answers
 
-    def tell(self, answered: Sequence[tuple[Job[RunQuestion], Any]]) -> None:
+    def tell(self, answered: Sequence[tuple[QueueJob[RunQuestion], Any]]) -> None:
         """Nothing follows from it."""
 
-    def lost(self, job: Job[RunQuestion], reason: str) -> Sampled:
+    def lost(self, job: QueueJob[RunQuestion], reason: str) -> Sampled:
         """A run is not a candidate that may be missing: without it there is no mean."""
         raise ParsimError(f"run {job.place.number} cannot be made: {reason}; the runs so far are kept")
 

@@ -1,4 +1,4 @@
-"""What is asked, typed: flags of the command line and a file's ``size:`` give the same `Question`."""
+"""What is asked, typed: flags of the command line and a file's ``size:`` give the same `SizeQuestion`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Question:
+class SizeQuestion:
     """A training, what it may take, and on what it may run."""
 
     model: str
@@ -211,7 +211,7 @@ class Recipe:
         return self.global_batch * self.sequence_length
 
 
-def recipe(question: Question, model: Model) -> Recipe:
+def recipe(question: SizeQuestion, model: Model) -> Recipe:
     """The recipe of a question about `model`.
 
     Raises:
@@ -243,7 +243,7 @@ def recipe(question: Question, model: Model) -> Recipe:
     return Recipe(length, batch, mtbf, checkpoint, tuple(assumed))
 
 
-def without_tokens(question: Question) -> ScenarioError:
+def without_tokens(question: SizeQuestion) -> ScenarioError:
     """What to say of a model without sequences."""
     text = f"{question.model} has no tokens to be trained on"
     return ScenarioError(Finding(text, "MODEL", question.model, "choose a language model (`parsim list models`)"))
@@ -255,7 +255,7 @@ def published_batches() -> dict[str, tuple[float, str]]:
     return {name: (float(entry["tokens"]), str(entry["source"])) for entry in tree["batches"] for name in entry["models"]}
 
 
-def _batch(question: Question, model: Model, length: int, assumed: list[Assumed]) -> int:
+def _batch(question: SizeQuestion, model: Model, length: int, assumed: list[Assumed]) -> int:
     wanted = question.global_batch
     if isinstance(wanted, int):
         return wanted

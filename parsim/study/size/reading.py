@@ -1,4 +1,4 @@
-"""From flags or a file to a `Question`: one reader for both, all mistakes at once."""
+"""From flags or a file to a `SizeQuestion`: one reader for both, all mistakes at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parsim.scenario.values import did_you_mean, shown
 from parsim.scenario.yaml_tree import Origin
 from parsim.study.axes import short_keys, split_values
 from parsim.study.size import entries
-from parsim.study.size.question import OBJECTIVES, RECOMPUTE, SCHEDULES, SHARDING, Machine, Money, Question, parse_money
+from parsim.study.size.question import OBJECTIVES, RECOMPUTE, SCHEDULES, SHARDING, Machine, Money, SizeQuestion, parse_money
 
 T = TypeVar("T")
 MARK = "size"
@@ -54,13 +54,13 @@ def shipped_questions() -> dict[str, Path]:
     return {path.stem: path for path in sorted((files.data_root() / "studies" / "size").glob("*.yaml"))}
 
 
-def asked(name: str, keys: Mapping[str, Any]) -> Question:
+def asked(name: str, keys: Mapping[str, Any]) -> SizeQuestion:
     """The question about a model, or in a file, with `keys` on top. Raises as `read_question` does."""
     file = question_file(name)
     return read_question(None, {"model": name, **keys}) if file is None else read_question(file, keys)
 
 
-def read_question(file: str | Path | None, flags: Mapping[str, Any]) -> Question:
+def read_question(file: str | Path | None, flags: Mapping[str, Any]) -> SizeQuestion:
     """The question in a file's ``size:`` (None: no file), with `flags` on top: key -> value as in the file.
 
     Raises:
@@ -120,7 +120,7 @@ class _QuestionReader:
 
     # -- the whole --------------------------------------------------------------------------------------------------
 
-    def question(self, folder: str | None) -> Question | None:
+    def question(self, folder: str | None) -> SizeQuestion | None:
         for key, value in self.tree.items():
             if key not in KEYS:
                 self.problem(key, "unknown key of a question", value, did_you_mean(key, KEYS) or f"known: {', '.join(KEYS)}")
@@ -147,7 +147,7 @@ class _QuestionReader:
         given = {key: value for key, value in {**words, **numbers}.items() if value is not None}
         if self.findings or model is None or tokens is None:
             return None
-        return Question(
+        return SizeQuestion(
             model=model,
             tokens=float(tokens),
             machines=machines,

@@ -13,7 +13,7 @@ import pytest
 from parsim.cli import execute
 from parsim.hardware.fabric.topology import GpuPrice
 from parsim.report.quantities import gib, number
-from parsim.study.size.answer import AnswerData, Improvement, Looked, Sized
+from parsim.study.size.answer import AnswerData, BetterConfiguration, Looked, Sized
 from parsim.study.size.asking import Asking
 from parsim.study.size.page import page
 from parsim.study.size.prices import PriceTag, basis, price_tag, unlike
@@ -109,8 +109,8 @@ def test_the_page_has_the_whole_answer_and_asks_for_nothing() -> None:
 
 
 def test_improvements_get_better_whoever_finds_them() -> None:
-    alone: list[Improvement] = []
-    together: list[Improvement] = []
+    alone: list[BetterConfiguration] = []
+    together: list[BetterConfiguration] = []
     one = size("gpt2", on=TWO, workers=1, improved=alone.append, **SMALL)
     two = size("gpt2", on=TWO, workers=2, improved=together.append, **SMALL)
     for heard, answer in ((alone, one), (together, two)):
