@@ -23,10 +23,10 @@ from parsim.parallel.schedules import BIDIRECTIONAL, CUSTOM, OVERLAPPING, SPLIT
 from parsim.report.assemble import assemble, model_of
 from parsim.report.economics import Economics, economics
 from parsim.report.estimate import Confidence
-from parsim.report.measured import Assumption, Measured, MemoryFacts, ModelFacts
+from parsim.report.measured import Measured, MemoryFacts, ModelFacts, ReportedAssumption
 from parsim.report.memory_facts import CLOSE, memory_of, overfull
 from parsim.report.report import Report
-from parsim.report.simulated import Run
+from parsim.report.simulated import SimulatedStep
 from parsim.report.training_paths import Player
 from parsim.report.variability import RunStatistics
 from parsim.report.wiring import wiring_of
@@ -125,7 +125,7 @@ def _simulated(scenario: Scenario, *, unfolded: bool, repeat: Repeat | None, pla
     return report
 
 
-def _measured(scenario: Scenario, built: Built, run: Run) -> Measured:
+def _measured(scenario: Scenario, built: Built, run: SimulatedStep) -> Measured:
     """What a run of a scenario is measured by."""
     return assemble(
         run,
@@ -140,7 +140,7 @@ def _measured(scenario: Scenario, built: Built, run: Run) -> Measured:
         scenario=scenario.document(),
         origins=place_texts(scenario.origins),
         wiring=partial(wiring_of, built.cluster, run.classes),
-        assumptions=tuple(Assumption(a.name, a.value, a.source, a.origin) for a in built.assumptions),
+        assumptions=tuple(ReportedAssumption(a.name, a.value, a.source, a.origin) for a in built.assumptions),
         warnings=built.warnings,
         confidence=Confidence(**confidence(built)),
         provenance=provenance(scenario.trusted_code),
@@ -187,7 +187,7 @@ class StepResult:
     method: Literal["whole", "periods"]
     """whether every micro-batch was simulated, or as many as it took to see that the step repeats itself"""
     micro_batches_simulated: int
-    _run: Run
+    _run: SimulatedStep
 
     @cached_property
     def memory(self) -> MemoryFacts:
@@ -210,7 +210,7 @@ class StepResult:
         built = self.built
         return model_of(self._run, built.cluster, clock_of(built), built.report.flop_convention)
 
-    def _memory(self, run: Run) -> MemoryFacts:
+    def _memory(self, run: SimulatedStep) -> MemoryFacts:
         built = self.built
         with collector_paused():
             return memory_of(run, built.cluster, reserve=built.memory_reserve, bytes_per_parameter=built.bytes_per_parameter)
@@ -251,7 +251,7 @@ def step_from_periods(built: Built) -> StepResult | None:
     return None
 
 
-def execute(built: Built, *, unfolded: bool = False, clock: Callable[[Kernel], float] | None = None) -> Run:
+def execute(built: Built, *, unfolded: bool = False, clock: Callable[[Kernel], float] | None = None) -> SimulatedStep:
     """Plan, fold, lower and run; the garbage collector rests meanwhile. `clock` instead of that of the job's GPUs."""
     with collector_paused():
         return prepare(built, unfolded=unfolded, clock=clock).run()

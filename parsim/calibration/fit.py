@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from parsim.calibration.measurements import Core, MeasuredTables, Product, streaming_rate
+from parsim.calibration.measurements import Core, MeasuredProduct, MeasuredTables, streaming_rate
 from parsim.hardware.device import AttentionEfficiency, Device
 from parsim.hardware.kernels import attention_time, gemm_time
 from parsim.hardware.measured import KernelTable, Shape
@@ -85,7 +85,7 @@ def analytic(device: Device, shape: Shape) -> float:
     return gemm_time(device, shape) if not hasattr(shape, "heads") else attention_time(device, shape)  # type: ignore[arg-type]
 
 
-def _fit_gemm(device: Device, rows: Sequence[Product], bounds: list[str]) -> Device:
+def _fit_gemm(device: Device, rows: Sequence[MeasuredProduct], bounds: list[str]) -> Device:
     dtypes = tuple(dict.fromkeys(row.shape.dtype for row in rows))
     first = next((dtype for dtype in ("bf16", "fp16") if dtype in dtypes), dtypes[0])
     start = {f"efficiency {dtype}": device.gemm.of(dtype) for dtype in dtypes}

@@ -42,7 +42,7 @@ def timing(samples: Sequence[float]) -> Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class MeasuredProduct:
     """A measured matrix product."""
 
     shape: Gemm
@@ -98,7 +98,7 @@ class CollectiveTime:
 class MeasuredTables:
     """Everything that one calibration or one trace measured."""
 
-    gemm: list[Product] = field(default_factory=list)
+    gemm: list[MeasuredProduct] = field(default_factory=list)
     attention: list[Core] = field(default_factory=list)
     copy: list[Copy] = field(default_factory=list)
     optimizer: list[OptimizerStep] = field(default_factory=list)
@@ -119,7 +119,7 @@ class MeasuredTables:
         return tuple(dict.fromkeys(row.shape.dtype for row in self.gemm))
 
 
-def best_rate(rows: Iterable[Product], dtype: str) -> float:
+def best_rate(rows: Iterable[MeasuredProduct], dtype: str) -> float:
     """The fastest product of a data type [FLOP/s]; 0 if none was measured."""
     return max((row.shape.flop / row.time.seconds for row in rows if row.shape.dtype == dtype), default=0.0)
 

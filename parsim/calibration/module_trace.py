@@ -18,14 +18,14 @@ from typing import Any
 
 from parsim.calibration.module_inputs import stretched, written_inputs
 from parsim.errors import Finding, ScenarioError
-from parsim.interop.traced_nodes import Node, Ref, TensorFacts, Trace, TracedParameter
+from parsim.interop.traced_nodes import ModuleTrace, Ref, TensorFacts, TracedNode, TracedParameter
 
 _COPIES = ("reshape", "contiguous", "to", "flatten", "clone")
 """operators that copy, or give back what they got"""
 _BITS = {"torch.float32": "fp32", "torch.float16": "fp16", "torch.bfloat16": "bf16"}
 
 
-def traced_module(reference: str, inputs: Sequence[str] = (), dtype: str | None = None) -> tuple[Trace, Trace]:
+def traced_module(reference: str, inputs: Sequence[str] = (), dtype: str | None = None) -> tuple[ModuleTrace, ModuleTrace]:
     """Two traces of the module that ``FILE.py:FUNCTION`` returns, with batches of different sizes. Runs the file.
 
     `inputs` are words such as ``2x128:int64`` or ``labels=2x128:int64``; without them the file's ``make_inputs`` is called, with the
@@ -121,7 +121,7 @@ def _arguments(made: Any) -> Given:
     return (tuple(made), {}) if isinstance(made, tuple | list) else ((made,), {})
 
 
-def _trace(torch: Any, module: Any, given: Given, batch: int, reference: str) -> Trace:
+def _trace(torch: Any, module: Any, given: Given, batch: int, reference: str) -> ModuleTrace:
     leaves = import_module("torch.utils._pytree")
     meta = leaves.tree_map(lambda value: value.to("meta") if isinstance(value, torch.Tensor) else value, given)
     try:
@@ -129,7 +129,7 @@ def _trace(torch: Any, module: Any, given: Given, batch: int, reference: str) ->
     except Exception as error:
         hint = "torch.export has to follow forward: no values of tensors may decide what is run (docs.pytorch.org/docs/stable/export.html)"
         raise _error(reference, f"torch.export cannot trace it: {type(error).__name__}: {_line(error)}", hint) from error
-    reader = _Reader(torch, module, program)
+    reader = _GraphReader(torch, module, program)
     flop, by_operator = _flop(torch, module, program, meta, reference)
     return reader.trace(batch, flop, by_operator)
 
@@ -170,15 +170,15 @@ def _scalar(torch: Any, result: Any) -> Any:
     return scalars[0] if scalars else found[0].sum()
 
 
-class _Reader:
+class _GraphReader:
     """From an exported program to nodes without torch."""
 
     def __init__(self, torch: Any, module: Any, program: Any) -> None:
         self.torch, self.module, self.program = torch, module, program
-        self.nodes: list[Node] = []
+        self.nodes: list[TracedNode] = []
         self.modules = dict(module.named_modules())
 
-    def trace(self, batch: int, flop: tuple[int, int], by_operator: Mapping[str, int]) -> Trace:
+    def trace(self, batch: int, flop: tuple[int, int], by_operator: Mapping[str, int]) -> ModuleTrace:
         signature = self.program.graph_signature
         self._read(self.program.graph_module, {}, "", recorded=True)
         named = dict(self.module.named_parameters(remove_duplicate=False))
@@ -193,7 +193,7 @@ class _Reader:
         own = max(dict.fromkeys(kinds), key=kinds.count) if kinds else self.torch.float32
         given = set(signature.user_inputs) | set(parameters)
         buffers = {name: facts for name, value in values.items() if name not in given and (facts := self._facts(value)) is not None}
-        return Trace(
+        return ModuleTrace(
             batch=batch,
             nodes=tuple(self.nodes),
             parameters=parameters,
@@ -253,7 +253,7 @@ class _Reader:
         arguments = tuple(self._argument(argument, names) for argument in self._ordered(node))
         owner = self.modules.get(path.partition("@")[0])
         self.nodes.append(
-            Node(
+            TracedNode(
                 name=names[node.name],
                 op=op,
                 arguments=arguments,

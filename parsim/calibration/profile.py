@@ -13,7 +13,17 @@ from typing import Any
 from parsim.calibration.calibrate import checked, measured_tree, starting_tree, to_yaml
 from parsim.calibration.collectives import collective_files
 from parsim.calibration.kineto import DeviceWork, Operation, ProfilerTrace, read_trace
-from parsim.calibration.measurements import CollectiveTime, Copy, Core, DeviceFacts, MeasuredTables, Product, Timing, catalogue_name, timing
+from parsim.calibration.measurements import (
+    CollectiveTime,
+    Copy,
+    Core,
+    DeviceFacts,
+    MeasuredProduct,
+    MeasuredTables,
+    Timing,
+    catalogue_name,
+    timing,
+)
 from parsim.errors import Finding, ScenarioError
 from parsim.kernel import Attention, Gemm
 from parsim.scenario import files
@@ -87,7 +97,7 @@ def _products(trace: ProfilerTrace, tables: MeasuredTables, *, gpu: bool) -> Non
             seen.setdefault((key, step), []).append(seconds)
     if without:
         tables.notes.append(f"{without} matrix products carry no shapes; record with torch.profiler.profile(record_shapes=True)")
-    tables.gemm = [Product(shape, step, timing(samples)) for (shape, step), samples in seen.items()]
+    tables.gemm = [MeasuredProduct(shape, step, timing(samples)) for (shape, step), samples in seen.items()]
 
 
 def _shape(operation: Operation) -> Gemm | None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from parsim.calibration.measurements import Copy, Core, MeasuredTables, OptimizerStep, Product, Timing, timing
+from parsim.calibration.measurements import Copy, Core, MeasuredProduct, MeasuredTables, OptimizerStep, Timing, timing
 from parsim.errors import Finding, ScenarioError
 from parsim.kernel import Attention, Gemm
 
@@ -147,7 +147,7 @@ class Sweeper:
     def _product(self, step: str, shape: Gemm, dtype: str, time: Timing) -> None:
         product = Gemm(shape.m, shape.n, shape.k, 1, dtype, _ELEMENT[dtype], weight_gradient=step == "backward_weight")
         if all((row.shape, row.step) != (product, step) for row in self.tables.gemm):
-            self.tables.gemm.append(Product(product, step, time))
+            self.tables.gemm.append(MeasuredProduct(product, step, time))
 
     def attention(self, cores: Sequence[tuple[int, int, int, int, bool]], dtypes: Sequence[str]) -> None:
         """Fused attention forward and backward, every kernel that runs here."""

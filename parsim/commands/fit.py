@@ -13,7 +13,7 @@ from parsim.errors import Finding, ScenarioError
 from parsim.terminal import Debug, Json, Quiet, busy, say, say_json
 
 if TYPE_CHECKING:
-    from parsim.study.fit import Alternative, Answer
+    from parsim.study.fit import Alternative, FitAnswer
 
 Batch = Annotated[int | None, typer.Option(help="Inference: sequences (or samples) at once; default 1.")]
 ContextLength = Annotated[int | None, typer.Option(help="Inference: tokens per sequence, prompt and answer; default: the model's maximum.")]
@@ -97,12 +97,12 @@ def fit(
     decoding.refuse()
 
     from parsim.study.fit import check_maximum, find_maximum, verdict
-    from parsim.study.fit_question import Question
+    from parsim.study.fit_question import FitQuestion
     from parsim.study.fit_text import explanation, yaml
     from parsim.study.fit_text import maximum as largest_text
     from parsim.study.fit_text import verdict as verdict_text
 
-    question = Question(
+    question = FitQuestion(
         model, on, train, None, tp, pp, nodes, sequence, micro_batch, precision, optimizer, recompute, offload, host_memory, ep, etp, gpus,
         strategy,
     )  # fmt: skip
@@ -130,7 +130,7 @@ def fit(
         raise typer.Exit(3)
 
 
-def _alternatives(answer: Answer, *, as_json: bool, quiet: bool) -> None:
+def _alternatives(answer: FitAnswer, *, as_json: bool, quiet: bool) -> None:
     """What would fit, each as it is found; as JSON one document at the end, of what was found also where the user interrupts."""
     from parsim.study.fit import find_alternatives
     from parsim.study.fit_text import HEAD, NONE, alternative_line, document

@@ -61,10 +61,10 @@ def new(
     if model is None or on is None:
         _deliver(path, _copy(example or EXAMPLE), None, as_json=as_json)
         return
-    from parsim.study.fit_question import Question
+    from parsim.study.fit_question import FitQuestion
     from parsim.study.new_scenario import AUTO, new_scenario
 
-    question = Question(model, on, nodes=nodes, gpus=gpus, sequence_length=sequence, micro_batch=micro_batch)
+    question = FitQuestion(model, on, nodes=nodes, gpus=gpus, sequence_length=sequence, micro_batch=micro_batch)
     with busy("Looking for what fits", quiet=as_json):
         made = attempt(lambda: new_scenario(question, strategy or AUTO), findings)
     if findings or made is None:

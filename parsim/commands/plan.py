@@ -17,7 +17,7 @@ from parsim.terminal import Debug, Json, Quiet, Workers, busy, finishing, progre
 
 if TYPE_CHECKING:
     from parsim.scenario.scenario import Scenario
-    from parsim.study.best_strategy import Improvement
+    from parsim.study.best_strategy import FasterStrategy
     from parsim.study.size.question import Assumed
 
 OUT = Path("parsim-out")
@@ -54,7 +54,7 @@ def plan(
 ) -> None:
     """Find the fastest parallel strategy, and write the scenario and the launch arguments of it."""
     from parsim import units
-    from parsim.study.best_strategy import HEADROOM, Question, nearby, scenario_of, search
+    from parsim.study.best_strategy import HEADROOM, StrategyQuestion, nearby, scenario_of, search
     from parsim.study.best_strategy_text import answer, document, improvement, question_text, write
 
     numbers: dict[str, float | None] = {}
@@ -71,7 +71,7 @@ def plan(
         base = base if software is None else base.with_overrides(f"software.profile={software}")
     else:
         words = (sequence, global_batch, precision, numbers["--tokens"], headroom or HEADROOM, software or "auto")
-        asked = Question(model, on, gpus, nodes, *words)
+        asked = StrategyQuestion(model, on, gpus, nodes, *words)
         base, assumed = scenario_of(asked)
     directory = out if out is not None else None if as_json else OUT / f"plan-{Path(model).stem}"
     if directory is not None:
@@ -81,7 +81,7 @@ def plan(
     tell = (lambda _: None) if as_json or quiet else say
     tell(question_text(base, assumed))
 
-    def better(one: Improvement) -> None:
+    def better(one: FasterStrategy) -> None:
         tell(improvement(one))
 
     found = search(
@@ -113,7 +113,7 @@ def found_first(scenario: Scenario, *, workers: int | None, quiet: bool) -> Scen
     from parsim.study.automatic import decided
     from parsim.study.best_strategy_text import improvement
 
-    def better(one: Improvement) -> None:
+    def better(one: FasterStrategy) -> None:
         if not quiet:
             remark(improvement(one))
 

@@ -18,7 +18,7 @@ import typer
 from parsim.terminal import Debug, Json, Quiet, TrustCode, Workers, finishing, progress, say, say_json
 
 if TYPE_CHECKING:
-    from parsim.study.size.answer import Improvement
+    from parsim.study.size.answer import BetterConfiguration
     from parsim.study.size.size import Answer
 
 Several = list[str] | None
@@ -109,7 +109,7 @@ def size(
         "top": top, "variability": named_values(variability), "runs": runs, "exhaustive": exhaustive or None,
     }  # fmt: skip
 
-    def better(one: Improvement) -> None:
+    def better(one: BetterConfiguration) -> None:
         from parsim.study.size.text import improvement
 
         if not (as_json or quiet):

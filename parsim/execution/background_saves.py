@@ -10,9 +10,9 @@ from typing import Any
 from parsim.execution.prepared import Prepared
 from parsim.hardware.fabric.storage import Storage, storage_link, writing, written_links
 from parsim.hardware.flows import Flow
-from parsim.simulation.engine import Run, collector_paused
+from parsim.simulation.engine import EngineRun, collector_paused
 from parsim.simulation.interrupted import InterruptedTraining
-from parsim.simulation.processes import Bounded
+from parsim.simulation.processes import BoundedProcess
 from parsim.simulation.sharing import Bundle, fair_rates
 
 _ALIKE = 1e-9
@@ -61,11 +61,11 @@ class _Saves:
         """The step [s], and the least share of what it alone would move that any flow moves meanwhile."""
         links = frozenset(link for flow in self._flows for link, _ in flow.path)
         with collector_paused():
-            end = self._prepared.trace(processes=[Bounded(self._write, links)] if self._flows else []).makespan
+            end = self._prepared.trace(processes=[BoundedProcess(self._write, links)] if self._flows else []).makespan
         moved = [(bundle.served + bundle.rate * (end - bundle.since)) / (bundle.cap * end) for bundle in self._moving]
         return end, min([1.0, *moved])
 
-    def _write(self, run: Run) -> Generator[Any, Any, Any]:
+    def _write(self, run: EngineRun) -> Generator[Any, Any, Any]:
         for flow in self._flows:
             bundle = run.network.bundle(flow.path, flow.cap)
             run.network.start(bundle, float("inf"), _nobody)

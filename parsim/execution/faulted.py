@@ -12,11 +12,11 @@ from parsim.execution.prepared import Prepared
 from parsim.faults import Fault, LinkFault
 from parsim.report.faults import FaultEffect, FaultRow, Faults
 from parsim.report.measured import Measured
-from parsim.report.simulated import Run
+from parsim.report.simulated import SimulatedStep
 from parsim.scenario.built import Built
 from parsim.scenario.faults import Broken
 from parsim.simulation.engine import collector_paused
-from parsim.simulation.faults import Breaking, Likes, Outcome
+from parsim.simulation.faults import Breaking, FaultedRun, Likes
 from parsim.units import format_time
 
 _NOTHING = 1e-9
@@ -69,7 +69,7 @@ class FaultedStep:
         classes = self.split.classes
         return Likes(classes.links, classes.represents) if self.split.folded else Likes({link: link for link in classes.links})
 
-    def outcome(self, faults: Iterable[Fault]) -> Outcome:
+    def outcome(self, faults: Iterable[Fault]) -> FaultedRun:
         """What comes of a step with some of the faults."""
         with collector_paused():
             breaking = Breaking(tuple(faults), self.likes, self.split.fabric.capacity)
@@ -81,15 +81,15 @@ class FaultedStep:
             FaultRow(path, fault.name, fault.begin, _end(fault), self.effect(self._alone(fault), (fault,))) for path, fault in self._broken
         )
 
-    def _alone(self, fault: Fault) -> Outcome:
+    def _alone(self, fault: Fault) -> FaultedRun:
         return self.together if len(self._broken) == 1 else self.outcome((fault,))
 
     @cached_property
-    def together(self) -> Outcome:
+    def together(self) -> FaultedRun:
         """All of them."""
         return self.outcome(fault for _, fault in self._broken)
 
-    def effect(self, outcome: Outcome, faults: Sequence[Fault]) -> FaultEffect:
+    def effect(self, outcome: FaultedRun, faults: Sequence[Fault]) -> FaultEffect:
         """The outcome in a report's words."""
         ranks = self.prepared.plan.mesh.ranks
         if (failure := outcome.failure) is not None:
@@ -119,7 +119,7 @@ class FaultedStep:
         ]
 
 
-def faulted(prepared: Prepared, run: Run, measured: Callable[[Built, Run], Measured]) -> Faults:
+def faulted(prepared: Prepared, run: SimulatedStep, measured: Callable[[Built, SimulatedStep], Measured]) -> Faults:
     """What the faults of a scenario do to its step, which undisturbed is `run`. Raises as `FaultedStep`.
 
     `measured` makes of a run what pictures are drawn from; it is asked for when there is one to be drawn.

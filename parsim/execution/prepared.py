@@ -19,7 +19,7 @@ from parsim.program.folding import Classes, FoldedInterconnect, classes_of, lowe
 from parsim.program.lowering import Lowering
 from parsim.program.script import Scripts, write
 from parsim.report.local_steps import LocalSteps
-from parsim.report.simulated import Run
+from parsim.report.simulated import SimulatedStep
 from parsim.scenario.built import Built, clock_of, plan_of, wires_of
 from parsim.scenario.cluster import background_traffic
 from parsim.simulation.engine import Engine, collector_paused
@@ -69,11 +69,11 @@ class Prepared:
         )
         return engine.run()
 
-    def run(self, factors: Sequence[float] | None = None, processes: Collection[Process] = ()) -> Run:
+    def run(self, factors: Sequence[float] | None = None, processes: Collection[Process] = ()) -> SimulatedStep:
         """Let time pass, as `trace`; with all that a report asks for."""
         trace = self.undisturbed if factors is None and not processes else self.trace(factors, processes)
         micro_batches = self.built.training.micro_batches
-        return Run(
+        return SimulatedStep(
             self.plan, self.lowering, trace, self.classes, self.wires.cost, self.folded, micro_batches, 0.0, self.fabric.cost,
             self.local_steps,
         )  # fmt: skip

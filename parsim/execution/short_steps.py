@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from parsim.parallel.groups import PIPELINE
 from parsim.parallel.schedules import CUSTOM, ENDLESS, grows, schedule
 from parsim.parallel.schedules.repetition import Repetition, repetitions, shorter
-from parsim.report.simulated import Run
+from parsim.report.simulated import SimulatedStep
 from parsim.scenario.built import Built
 from parsim.simulation.periods import period_of
 
@@ -24,7 +24,7 @@ class ShortStep:
     cycles: Mapping[int, tuple[Repetition, ...]]
     """micro-batches of a period -> where the schedule of each stage repeats itself so"""
 
-    def makespan(self, run: Run) -> float | None:
+    def makespan(self, run: SimulatedStep) -> float | None:
         """End of the last op of the whole step, when `run` is one of the short step [s]; None if it does not repeat itself."""
         for cycle, found in self.cycles.items():
             repeating = {rank: found[run.plan.mesh.coordinate(rank, PIPELINE)] for rank in run.trace.program.begins}

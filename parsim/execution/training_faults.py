@@ -21,7 +21,7 @@ from parsim.parallel.groups import DATA
 from parsim.report.training_faults import TrainingFault
 from parsim.scenario.faults import Broken
 from parsim.simulation.failure_times import Strike
-from parsim.simulation.interrupted import Cause, Given, InterruptedTraining, Pace
+from parsim.simulation.interrupted import FailureCause, GivenFailure, InterruptedTraining, Pace
 
 MOST_STATES = 200
 """different sets of faults that last at one time: each is a step that is simulated"""
@@ -34,7 +34,7 @@ Lasting = TypeVar("Lasting", SlowWindow, LinkFault)
 class BrokenTraining:
     """What the faults of a scenario make of its training."""
 
-    given: tuple[Given, ...]
+    given: tuple[GivenFailure, ...]
     paces: tuple[Pace, ...]
     faults: tuple[TrainingFault, ...]
     warnings: tuple[Finding, ...]
@@ -67,7 +67,7 @@ def broken_training(prepared: Prepared, nominal: float, training: InterruptedTra
 class _Breaking:
     def __init__(self, prepared: Prepared, nominal: float, training: InterruptedTraining) -> None:
         self.prepared, self.nominal, self.training = prepared, nominal, training
-        self.given: list[Given] = []
+        self.given: list[GivenFailure] = []
         self.phases: list[_Phase] = []
         self.rows: list[TrainingFault] = []
         self.warnings: list[Finding] = []
@@ -105,8 +105,8 @@ class _Breaking:
         fault, economics = broken.fault, self.prepared.built.scenario.settings.economics
         repair = float(economics.recovery.repair) if repaired else 0.0
         memory = economics.checkpoint.mode == "memory"
-        cause = Cause(fault.name, inf, detect, self.training.restart, repair, in_memory=memory)
-        self.given.append(Given(cause, Strike(fault.begin), mended, replicas))
+        cause = FailureCause(fault.name, inf, detect, self.training.restart, repair, in_memory=memory)
+        self.given.append(GivenFailure(cause, Strike(fault.begin), mended, replicas))
         self.rows.append(TrainingFault(broken.path, fault.name, fault.begin, None, "fails"))
 
     def _replicas(self, broken: Broken, ranks: Iterable[int], *, exchanged: bool = True) -> tuple[int, ...]:

@@ -37,7 +37,7 @@ class CollectiveCost(NamedTuple):
         return self.latency + max((flow.volume / flow.cap for flow in self.flows), default=0.0)
 
 
-class Transfer(Protocol):
+class CollectiveFacts(Protocol):
     """What a collective must say about itself (`parsim.program.Collective` does)."""
 
     @property

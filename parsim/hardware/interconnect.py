@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parsim.hardware.fabric.cluster import Cluster
-from parsim.hardware.flows import CollectiveCost, Transfer
+from parsim.hardware.flows import CollectiveCost, CollectiveFacts
 from parsim.hardware.nccl.cost import collective_cost as nccl_cost
 from parsim.hardware.nccl.cost import collective_estimate
 from parsim.hardware.nccl.inputs import COLLECTIVES, Settings
@@ -46,7 +46,7 @@ class Interconnect:
         self._examples: dict[bytes, tuple[int, ...]] = {}
         """how a group lies on the machines -> the first such group"""
 
-    def cost(self, collective: Transfer) -> CollectiveCost:
+    def cost(self, collective: CollectiveFacts) -> CollectiveCost:
         """Latency and flows of `collective`.
 
         Raises:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from parsim.hardware.fabric.cluster import Cluster
-from parsim.hardware.flows import CollectiveCost, Transfer
+from parsim.hardware.flows import CollectiveCost, CollectiveFacts
 
 
 class Load(NamedTuple):
@@ -132,14 +132,14 @@ MODELS: dict[str, Model | None] = {"off": None, "simple": Simple(), "full": Full
 class DeviceInterference:
     """A model on the devices of a job: what each collective takes from the devices it runs on."""
 
-    def __init__(self, model: Model, cost: Callable[[Transfer], CollectiveCost], cluster: Cluster, gpus: tuple[int, ...]) -> None:
+    def __init__(self, model: Model, cost: Callable[[CollectiveFacts], CollectiveCost], cluster: Cluster, gpus: tuple[int, ...]) -> None:
         self._model = model
         self._cost = cost
         self._cluster = cluster
         self._gpus = gpus
         self._kinds = len({cluster.device(gpu) for gpu in gpus})
 
-    def load(self, collective: Transfer) -> Load:
+    def load(self, collective: CollectiveFacts) -> Load:
         """See `load_of`; the member with the fewest multiprocessors stands for all."""
         members = [self._gpus[rank] for rank in collective.group]
         every = members if self._kinds > 1 else members[:1]

@@ -93,7 +93,7 @@ def _nearest(machine: Node, source: str, kind: str) -> list[str] | None:
 # exchanges between pairs
 
 
-class Exchange(NamedTuple):
+class EqualMessages(NamedTuple):
     """A set of equal messages between pairs."""
 
     path: tuple[tuple[int, float], ...]
@@ -105,11 +105,11 @@ class Exchange(NamedTuple):
     between_machines: bool
 
 
-_EXCHANGES: WeakKeyDictionary[Cluster, dict[tuple[str, tuple[int, ...]], Exchange]] = WeakKeyDictionary()
+_EXCHANGES: WeakKeyDictionary[Cluster, dict[tuple[str, tuple[int, ...]], EqualMessages]] = WeakKeyDictionary()
 """by kind and group"""
 
 
-def exchange(cluster: Cluster, kind: str, group: tuple[int, ...]) -> Exchange:
+def exchange(cluster: Cluster, kind: str, group: tuple[int, ...]) -> EqualMessages:
     """The exchange of a collective; the root of gather and scatter is the first member. Kept with the cluster.
 
     Raises:
@@ -124,7 +124,7 @@ def exchange(cluster: Cluster, kind: str, group: tuple[int, ...]) -> Exchange:
     return known[key]
 
 
-def between(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> Exchange:
+def between(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> EqualMessages:
     """The exchange of equal messages between these pairs of GPUs.
 
     Raises:
@@ -144,7 +144,7 @@ def _pairs(kind: str, group: tuple[int, ...]) -> Iterable[tuple[int, int]]:
     return ((a, b) for a in group for b in group if a != b)
 
 
-def _count(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> Exchange:
+def _count(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> EqualMessages:
     """Count pieces of routes first, links second: many pairs share their ends. A machine has one route over the same links."""
     pieces: dict[tuple[int, tuple[int, ...]], Route] = {}
     crossings: Counter[tuple[int, tuple[int, ...]]] = Counter()
@@ -181,7 +181,7 @@ def _count(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> Exchange:
         for link, coefficient in zip(route.links, route.coefficients, strict=True):
             load[link] = load.get(link, 0.0) + coefficient * times
     rate = min((cluster.capacity(link) / amount for link, amount in load.items()), default=math.inf)
-    return Exchange(tuple(load.items()), min(rate, cap), farthest, bool(across))
+    return EqualMessages(tuple(load.items()), min(rate, cap), farthest, bool(across))
 
 
 # traffic of other jobs

@@ -28,7 +28,7 @@ from parsim.interop.export_draft import (
 from parsim.interop.fsdp import as_text, data_parallel, fsdp, offload, recompute, write_fsdp
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import (
-    Sizes,
+    TransformerSizes,
     ask_for_arguments,
     counted,
     write_accumulation,
@@ -121,7 +121,13 @@ def deepspeed_of(draft: ImportDraft, source: Source, half: str = "") -> Source |
 
 
 def write_strategy(
-    draft: ImportDraft, source: Source, sizes: Sizes | None, beside: Source | None, half: tuple[str, Key] | None, *, whole: bool = True
+    draft: ImportDraft,
+    source: Source,
+    sizes: TransformerSizes | None,
+    beside: Source | None,
+    half: tuple[str, Key] | None,
+    *,
+    whole: bool = True,
 ) -> None:
     """What is sharded. `whole`: the types and the compiler too, which nothing else says."""
     kind = source.get("distributed_type")
@@ -204,7 +210,9 @@ def _guessed(source: Source) -> str:
     return "NO" if count is not None and str(count.value) == "1" else "MULTI_GPU"
 
 
-def _read_deepspeed(draft: ImportDraft, source: Source, sizes: Sizes | None, beside: Source | None, half: tuple[str, Key] | None) -> None:
+def _read_deepspeed(
+    draft: ImportDraft, source: Source, sizes: TransformerSizes | None, beside: Source | None, half: tuple[str, Key] | None
+) -> None:
     """ZeRO from the file that is named, else from the keys of accelerate's own."""
     own = source.below("deepspeed_config.", key_table("deepspeed"))
     type_ = None if half is None else ({"no": ""}.get(half[0], half[0]), half[1])

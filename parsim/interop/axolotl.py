@@ -17,7 +17,7 @@ from parsim.interop.fsdp import write_fsdp
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import (
     Count,
-    Sizes,
+    TransformerSizes,
     write_accumulation,
     write_cluster,
     write_micro_batch,
@@ -210,7 +210,9 @@ def _has_bf16(on: str | None) -> bool:
     return not isinstance(peak, dict) or "bf16" in peak
 
 
-def _strategy(draft: ImportDraft, source: Source, beside: Source | None, sizes: Sizes | None, half: tuple[str, Key | None, str]) -> None:
+def _strategy(
+    draft: ImportDraft, source: Source, beside: Source | None, sizes: TransformerSizes | None, half: tuple[str, Key | None, str]
+) -> None:
     """What is sharded: by DeepSpeed, by FSDP, or not at all."""
     kind, key, note = half
     switch = source.get("fsdp")
@@ -403,7 +405,7 @@ def _switches(draft: ImportDraft, source: Source) -> None:
         draft.harmless(bucket, "DDP only")
 
 
-def _kernels(draft: ImportDraft, source: Source, sizes: Sizes | None, length: int | None) -> None:
+def _kernels(draft: ImportDraft, source: Source, sizes: TransformerSizes | None, length: int | None) -> None:
     """Liger's kernels, one by one."""
     used = [key for key in source.all(*LIGER) if draft.flag(key)]
     if used and draft.value("software.fusion") is None:

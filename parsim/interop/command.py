@@ -11,7 +11,7 @@ from parsim.errors import Finding, ScenarioError
 from parsim.interop.import_draft import ImportDraft, plain_name
 from parsim.interop.keys import Key, Source
 from parsim.interop.launchers import LAUNCHERS, STARTING_MODULES, segments
-from parsim.interop.shell import Command, Note, Script, output_of
+from parsim.interop.shell import Note, ShellCommand, ShellScript, output_of
 from parsim.interop.shell_values import Field, fields, legible, plain, settable, unknown_names
 from parsim.interop.shell_words import UNKNOWN
 from parsim.units import is_digits
@@ -30,7 +30,7 @@ _PROGRAM = re.compile(r".*\.py$")
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenFile:
     """A file that the script writes before it trains."""
 
     text: str | None
@@ -63,7 +63,7 @@ class Invocation:
     """variables that the script asks for"""
     variables: Mapping[str, Key] = field(default_factory=dict)
     """scalars of the script whose values are whole numbers"""
-    files: Mapping[str, Written] = field(default_factory=dict)
+    files: Mapping[str, WrittenFile] = field(default_factory=dict)
     """by the name that the script gives them"""
     open: tuple[tuple[str, int, str], ...] = ()
     """variables that stand where options may and have no value, with their lines and the options before them"""
@@ -77,7 +77,7 @@ def invocation(text: str, file: str, variables: dict[str, str]) -> Invocation:
     Raises:
         ScenarioError: there is none.
     """
-    script = Script(text, variables, _of_slurm(text))
+    script = ShellScript(text, variables, _of_slurm(text))
     candidates = _candidates(script)
     if not candidates:
         script.read_functions()
@@ -130,17 +130,17 @@ _BESIDE = re.compile(r"convert|prepare|preprocess|download|merge|infer|eval|expo
 """in the names of programs that a script runs before or after it trains"""
 
 
-def _trains(candidate: tuple[Command, tuple[list[Field], Field, list[Field]]]) -> tuple[bool, int]:
+def _trains(candidate: tuple[ShellCommand, tuple[list[Field], Field, list[Field]]]) -> tuple[bool, int]:
     """How much speaks for a command to be the training: that its name says nothing else, and its options."""
     program, after = candidate[1][1:]
     return _BESIDE.search(program.text.rpartition("/")[2]) is None, sum(1 for word in after if word.text.startswith("--"))
 
 
-def _candidates(script: Script) -> list[tuple[Command, tuple[list[Field], Field, list[Field]]]]:
+def _candidates(script: ShellScript) -> list[tuple[ShellCommand, tuple[list[Field], Field, list[Field]]]]:
     return [(command, parts) for command in script.commands if (parts := _training(command)) is not None]
 
 
-def _printed(script: Script) -> list[tuple[Command, tuple[list[Field], Field, list[Field]]]]:
+def _printed(script: ShellScript) -> list[tuple[ShellCommand, tuple[list[Field], Field, list[Field]]]]:
     """Training commands that a script prints, where it runs none."""
     found = []
     for command in script.commands:
@@ -163,7 +163,7 @@ _STARTED = {"NPROC_PER_NODE": "nproc_per_node", "NNODES": "nnodes"}
 """variables by which ms-swift is told how many processes to start -> options of torchrun"""
 
 
-def _unread(command: Command, words: Sequence[Field]) -> Iterator[tuple[str, int, str]]:
+def _unread(command: ShellCommand, words: Sequence[Field]) -> Iterator[tuple[str, int, str]]:
     """Variables that are whole words and have no value, with the options that they stand behind."""
     for name, line in command.blank:
         yield name, line, ""
@@ -179,14 +179,14 @@ def _hint(name: str) -> str:
     return f"set it: --set {name}=VALUE" if settable(name) else f"it is what {legible(name)} gives, which is not run: write the value"
 
 
-def _numbers(script: Script, file: str) -> dict[str, Key]:
+def _numbers(script: ShellScript, file: str) -> dict[str, Key]:
     scalars = {name: (plain(value), value[0].line) for name, value in script.variables.scalars.items() if value}
     return {name: Key(name, name, text, file, line or None) for name, (text, line) in scalars.items() if is_digits(text)}
 
 
-def _written(script: Script) -> dict[str, Written]:
+def _written(script: ShellScript) -> dict[str, WrittenFile]:
     """Files that echo, cat and sed write."""
-    files: dict[str, Written] = {}
+    files: dict[str, WrittenFile] = {}
     for command in script.commands:
         words = [word.text for word in command.words[command.own :]]
         name = command.to or next((stage[-1] for stage in command.pipe[-1:] if stage[:1] == ("tee",) and len(stage) > 1), "")
@@ -194,10 +194,10 @@ def _written(script: Script) -> dict[str, Written]:
             continue
         text = output_of(command)
         if text is not None:
-            files[legible(name)] = Written(text, command.document[1] if command.document is not None else command.line)
+            files[legible(name)] = WrittenFile(text, command.document[1] if command.document is not None else command.line)
         elif words[0] == "sed" and len(words) > 2 and all(stage[:1] == ("sed",) for stage in command.pipe):
             stages = (word for stage in (words[1:-1], *(stage[1:] for stage in command.pipe)) for word in stage if word != "-e")
-            files[legible(name)] = Written(None, command.line, words[-1], tuple(stages))
+            files[legible(name)] = WrittenFile(None, command.line, words[-1], tuple(stages))
         else:
             files.pop(legible(name), None)
     return files
@@ -214,7 +214,7 @@ def _of_slurm(text: str) -> dict[str, str]:
     return {variable: said[name] for name, variables in _SLURM.items() if name in said for variable in variables}
 
 
-def _exported(script: Script, name: str, line: int, file: str) -> Key:
+def _exported(script: ShellScript, name: str, line: int, file: str) -> Key:
     value = "".join(run.text for run in script.variables.scalars.get(name, []))
     return Key(f"${name}", f"export {name}", legible(value), file, line)
 
@@ -224,7 +224,7 @@ def _called(program: Field) -> str:
     return f"swift.{program.text}" if program.text == "megatron" else legible(program.text)
 
 
-def _started(script: Script, file: str, line: int) -> list[Key]:
+def _started(script: ShellScript, file: str, line: int) -> list[Key]:
     """What variables say of how many processes there are."""
     known = {name: "".join(run.text for run in script.variables.scalars.get(name, [])) for name in _STARTED}
     return [Key(_STARTED[name], name, value, file, line) for name, value in known.items() if value]
@@ -236,7 +236,7 @@ _DEVICES = re.compile(r"[0-9]+(?:,[0-9]+)*")
 _BEFORE = re.compile(r"""[^#]*?(?<!\w)CUDA_VISIBLE_DEVICES=["']?([^\s"']*)""")
 
 
-def _visible(script: Script, text: str, file: str, line: int) -> Key | None:
+def _visible(script: ShellScript, text: str, file: str, line: int) -> Key | None:
     """``CUDA_VISIBLE_DEVICES`` as it stands before the program on `line`; a later command can have another one."""
     value = script.variables.scalars.get("CUDA_VISIBLE_DEVICES", [])
     devices, at = (plain(value), value[0].line) if value else ("", 0)
@@ -247,7 +247,7 @@ def _visible(script: Script, text: str, file: str, line: int) -> Key | None:
     return Key(VISIBLE, "CUDA_VISIBLE_DEVICES", devices, file, at) if _DEVICES.fullmatch(devices) and 0 < at <= line else None
 
 
-def _training(command: Command) -> tuple[list[Field], Field, list[Field]] | None:
+def _training(command: ShellCommand) -> tuple[list[Field], Field, list[Field]] | None:
     """Words before the Python file, the file, words after it."""
     words, own = list(command.words), command.own
     if words[own].text in ("echo", "mkdir", "cp", "mv", "rm", "sed", "cat", "printf", "ls", "tee"):
@@ -263,7 +263,7 @@ def _training(command: Command) -> tuple[list[Field], Field, list[Field]] | None
     return None
 
 
-def _groups(script: Script) -> list[list[Field]]:
+def _groups(script: ShellScript) -> list[list[Field]]:
     """Variables of a script without a command that hold options: those that stand in no other one."""
     groups = list(script.variables.arrays.values()) + [fields(value) for value in script.variables.scalars.values()]
     groups = [group for group in groups if any(word.text.startswith("--") for word in group)]

@@ -11,7 +11,7 @@ from typing import Any
 
 from parsim.interop.export_draft import ExportDraft, one_instance, order
 from parsim.interop.import_draft import ImportDraft
-from parsim.interop.import_sections import Sizes
+from parsim.interop.import_sections import TransformerSizes
 from parsim.interop.keys import Source
 from parsim.parallel.buckets import DEEPSPEED_BUCKET
 from parsim.scenario.shortforms import ZERO
@@ -24,7 +24,7 @@ SMALL_BUCKET = 10_000_000
 """elements from which on the size of a gather no longer matters"""
 
 
-def write_states(draft: ImportDraft, source: Source, sizes: Sizes | None) -> None:
+def write_states(draft: ImportDraft, source: Source, sizes: TransformerSizes | None) -> None:
     """What is sharded, what is offloaded and how it travels."""
     key = source.of("parallel.data.strategy")
     asked = key is not None and key.value == AUTO
@@ -66,7 +66,7 @@ def _read_groups(draft: ImportDraft, source: Source, stage: int) -> None:
         draft.write("parallel.data.shard_size", ranks, group)
 
 
-def _read_buckets(draft: ImportDraft, source: Source, stage: int, sizes: Sizes | None) -> None:
+def _read_buckets(draft: ImportDraft, source: Source, stage: int, sizes: TransformerSizes | None) -> None:
     overlap, bucket, gather = (source.of(f"parallel.data.{name}") for name in ("overlap_reduce", "bucket", "bucket.gather"))
     if overlap is not None and overlap.value != AUTO:
         draft.take(source, "parallel.data.overlap_reduce")
@@ -92,7 +92,7 @@ def _read_buckets(draft: ImportDraft, source: Source, stage: int, sizes: Sizes |
         draft.harmless(gather, "pieces of this size travel as fast as the whole")
 
 
-def _read_gathers(draft: ImportDraft, source: Source, stage: int, sizes: Sizes | None) -> None:
+def _read_gathers(draft: ImportDraft, source: Source, stage: int, sizes: TransformerSizes | None) -> None:
     """Elements of DeepSpeed as units of parsim: whole layers."""
     prefetch, live = source.of("parallel.data.prefetch"), source.of("parallel.data.limit_gathers")
     if stage < 3:
@@ -136,7 +136,7 @@ def _read_plus_plus(draft: ImportDraft, source: Source, stage: int) -> None:
             draft.take(source, f"parallel.data.{name}")
 
 
-def _kept_whole(draft: ImportDraft, source: Source, sizes: Sizes | None) -> bool:
+def _kept_whole(draft: ImportDraft, source: Source, sizes: TransformerSizes | None) -> bool:
     """Whether gathered parameters stay until the backward: both limits are above the size of the model."""
     reuse, live = source.of("parallel.data.reshard_after_forward"), source.of("parallel.data.limit_gathers")
     if sizes is None or reuse is None or live is None or AUTO in (reuse.value, live.value):
@@ -174,7 +174,7 @@ def _read_offload(draft: ImportDraft, source: Source, stage: int) -> None:
             draft.harmless(group, "the step takes as long in pieces")
 
 
-def _read_checkpointing(draft: ImportDraft, source: Source, sizes: Sizes | None) -> None:
+def _read_checkpointing(draft: ImportDraft, source: Source, sizes: TransformerSizes | None) -> None:
     """The section only says how; that the model uses it is taken from switches that are on, and from a number of checkpoints."""
     cpu, spread = source.of("training.offload.activations"), source.get("activation_checkpointing.partition_activations")
     number = source.of("training.recompute")

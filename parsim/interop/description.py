@@ -20,7 +20,7 @@ Wiring = Literal["none", "bridges", "mesh", "nvswitch", "mixed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class MachineFacts:
     """What was read out of the description, before it became vertices and edges.
 
     GPUs and NICs are numbered in the order of the description; vertices carry the names of the topology file (gpu0, nic0, ...).
@@ -60,7 +60,7 @@ class Imported:
     tree: dict[str, Any]
     yaml: str
     warnings: tuple[Finding, ...]
-    facts: Facts
+    facts: MachineFacts
 
 
 MOST_NVLINKS = 18
@@ -90,7 +90,7 @@ PCI_DEVICES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class ChosenGpu:
     """A device of the catalogue, or the user's own."""
 
     name: str
@@ -119,7 +119,7 @@ class Choices:
         """Note something that the reader should check."""
         self.findings.append(Finding(message, path, suggestion=suggestion))
 
-    def gpu(self, wiring: Wiring, nvlinks: int, capability: int = 0) -> Gpu:
+    def gpu(self, wiring: Wiring, nvlinks: int, capability: int = 0) -> ChosenGpu:
         """The GPU: the user's, else the usual one with that many NVLinks, wired like that, of that compute capability (90 for 9.0).
 
         Raises:
@@ -153,7 +153,7 @@ class Choices:
         return (kind, "") if cpus > 1 else ("", STANDARD[kind].vendor)
 
 
-def gpu_named(name: str) -> Gpu:
+def gpu_named(name: str) -> ChosenGpu:
     """A device of the catalogue by name or alias, or the user's own file.
 
     Raises:
@@ -161,7 +161,7 @@ def gpu_named(name: str) -> Gpu:
     """
     path = files.find("devices", name)
     written = path.stem if files.is_shipped(path) else str(path.resolve())
-    return Gpu(written, device_from_tree(files.read(path).tree, f"device {name}"))
+    return ChosenGpu(written, device_from_tree(files.read(path).tree, f"device {name}"))
 
 
 def device_lookup() -> Callable[[str], Mapping[str, Any]]:
@@ -214,7 +214,7 @@ def kind_of(name: str) -> LinkKind:
     return kind
 
 
-def finish(drawing: Drawing, choices: Choices, facts_of: Callable[[Node], Facts]) -> Imported:
+def finish(drawing: Drawing, choices: Choices, facts_of: Callable[[Node], MachineFacts]) -> Imported:
     """The drawing as text and as tree, built once to see that it holds together.
 
     `facts_of` gets the machine as built. Where its GPUs use other NICs than the facts say, a warning tells.

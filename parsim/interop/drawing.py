@@ -29,7 +29,7 @@ _SOURCE_OF = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class DrawnWire:
     """Links of one kind between every vertex of `sources` and `target`."""
 
     sources: tuple[str, ...]
@@ -50,7 +50,7 @@ class Drawing:
     devices: tuple[str, ...]
     """one name, or one per GPU"""
     vertices: list[str]
-    wires: list[tuple[str, list[Wire]]]
+    wires: list[tuple[str, list[DrawnWire]]]
     """edges under a heading each"""
     ports: list[str] = field(default_factory=list)
     network: str = ""
@@ -137,20 +137,20 @@ NVLINK_HEADINGS = {
 }
 
 
-def between_cpus(count: int, kind: str) -> list[Wire]:
+def between_cpus(count: int, kind: str) -> list[DrawnWire]:
     """Every CPU linked with every other one."""
     if count < 2:
         return []
-    return [Wire(("cpu0",), "cpu1", kind)] if count == 2 else [Wire(("cpu*",), "cpu*", kind)]
+    return [DrawnWire(("cpu0",), "cpu1", kind)] if count == 2 else [DrawnWire(("cpu*",), "cpu*", kind)]
 
 
-def merged(wires: Iterable[Wire]) -> list[Wire]:
+def merged(wires: Iterable[DrawnWire]) -> list[DrawnWire]:
     """The wires with neighbours of one kind to one target joined into one line."""
-    lines: list[Wire] = []
+    lines: list[DrawnWire] = []
     for wire in wires:
         last = lines[-1] if lines else None
         if last and (last.target, last.kind, last.count, last.remark) == (wire.target, wire.kind, wire.count, wire.remark):
-            lines[-1] = Wire(last.sources + wire.sources, wire.target, wire.kind, wire.count, wire.remark)
+            lines[-1] = DrawnWire(last.sources + wire.sources, wire.target, wire.kind, wire.count, wire.remark)
         else:
             lines.append(wire)
     return lines
@@ -190,7 +190,7 @@ def comment(text: str) -> str:
     return line if len(line) <= 4 * _WIDTH else f"{line[: 4 * _WIDTH]} ..."
 
 
-def _edge(wire: Wire) -> str:
+def _edge(wire: DrawnWire) -> str:
     sources = ranges(wire.sources)
     near = scalar(sources[0]) if len(sources) == 1 else f"[{', '.join(map(scalar, sources))}]"
     count = f", count: {wire.count}" if wire.count != 1 else ""

@@ -67,7 +67,7 @@ class Fate:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ScenarioLine:
     """One value of the scenario and where it comes from."""
 
     value: Any
@@ -84,7 +84,7 @@ class ImportDraft:
         """the keys by which the file was told to be the tool's"""
         self.file = file
         self.given = given
-        self.lines: dict[str, Line] = {}
+        self.lines: dict[str, ScenarioLine] = {}
         self.fates: dict[Key, Fate] = {}
         self.errors: list[Finding] = []
         self.remarks: list[Finding] = []
@@ -97,7 +97,7 @@ class ImportDraft:
     def write(self, path: str, value: Any, *keys: Key | None, note: str = "") -> None:
         """The scenario says `path`: `value`, because of `keys`."""
         present = tuple(key for key in keys if key is not None)
-        self.lines[path] = Line(value, present, note)
+        self.lines[path] = ScenarioLine(value, present, note)
         for key in present:
             self._settle(key, "translated", "", path)
 
@@ -367,9 +367,9 @@ def _body(draft: ImportDraft) -> list[str]:
     return [f"{left(text, widest)}  # {comment}" if comment else text for text, comment in rows]
 
 
-def _rows(key: str, node: Line | dict[str, Any], depth: int, main: str) -> Iterator[tuple[str, str]]:
+def _rows(key: str, node: ScenarioLine | dict[str, Any], depth: int, main: str) -> Iterator[tuple[str, str]]:
     indent = "  " * depth
-    if isinstance(node, Line):
+    if isinstance(node, ScenarioLine):
         said = dict.fromkeys(part.quoted(main) for part in node.keys)
         yield f"{indent}{key}: {flow(node.value)}", "; ".join([*said, *([node.note] if node.note else [])])
         return

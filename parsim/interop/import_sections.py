@@ -159,7 +159,7 @@ def machine_size(draft: ImportDraft) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class TransformerSizes:
     """What translations need to know of a transformer."""
 
     hidden: int
@@ -177,7 +177,7 @@ ALWAYS_FUSED = ("llama4-text", "gpt-oss")
 """families whose experts were three-dimensional parameters before transformers 5, too (modeling_llama4.py, modeling_gpt_oss.py)"""
 
 
-def write_model(draft: ImportDraft, key: Key | None) -> Sizes | None:
+def write_model(draft: ImportDraft, key: Key | None) -> TransformerSizes | None:
     """The model that the user names, else the one of `key`; its sizes where they are known. How many images a sample has is asked."""
     found = _named_model(draft, key)
     if found is not None and found.towers:
@@ -194,7 +194,7 @@ def ask_for_images(draft: ImportDraft) -> None:
 IMAGE_SIZE = "training.image_size pixels a side"
 
 
-def _named_model(draft: ImportDraft, key: Key | None) -> Sizes | None:
+def _named_model(draft: ImportDraft, key: Key | None) -> TransformerSizes | None:
     given = draft.given.model
     if given is not None:
         draft.write("model", given, note="--model")
@@ -237,7 +237,7 @@ def _same_name(name: str) -> str | None:
     return next(iter(found.values())) if len(found) == 1 else None
 
 
-def sizes(name: str | Mapping[str, Any], relative_to: str | None) -> Sizes | None:
+def sizes(name: str | Mapping[str, Any], relative_to: str | None) -> TransformerSizes | None:
     """Sizes of a model; None where it is unknown or no transformer (loading the scenario says so)."""
     from parsim.model.catalogue import build_model, read_architecture
 
@@ -250,7 +250,7 @@ def sizes(name: str | Mapping[str, Any], relative_to: str | None) -> Sizes | Non
     layers = [block for block in model.blocks if block.kind not in OUTER]
     largest = max(sum(parameter.count for parameter in block.parameters()) for block in layers)
     linear = config.experts is not None and config.family not in ALWAYS_FUSED
-    return Sizes(config.hidden, config.layers, config.vocabulary, largest, config.vision is not None, linear)
+    return TransformerSizes(config.hidden, config.layers, config.vocabulary, largest, config.vision is not None, linear)
 
 
 def has_experts(draft: ImportDraft) -> bool:

@@ -38,7 +38,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class LauncherWords:
     """One launcher and its words."""
 
     name: str
@@ -58,16 +58,16 @@ def starter(word: str) -> str:
     return word.partition(".")[0] if word.startswith(STARTING_MODULES) else word.rpartition("/")[2]
 
 
-def segments(words: Sequence[Field]) -> list[Segment]:
+def segments(words: Sequence[Field]) -> list[LauncherWords]:
     """`words` cut before every launcher."""
-    found: list[Segment] = []
+    found: list[LauncherWords] = []
     name = ""
     collected: list[Field] = []
     for word in words:
         called = starter(word.text)
         if called in LAUNCHERS or called in _SHELLS or word.text.startswith(STARTING_MODULES):
-            found.append(Segment(name, tuple(collected)))
+            found.append(LauncherWords(name, tuple(collected)))
             name, collected = ("torchrun" if called == "torch" else called), []
         elif not (name in ("python", "python3", *_SHELLS[:4]) and word.text in ("-u", "-m", "-c", "-lc", "-x")):
             collected.append(word)
-    return [segment for segment in [*found, Segment(name, tuple(collected))] if segment.name or segment.words]
+    return [segment for segment in [*found, LauncherWords(name, tuple(collected))] if segment.name or segment.words]

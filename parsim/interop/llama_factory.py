@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parsim.interop.import_draft import ImportDraft
-from parsim.interop.import_sections import Sizes, write_experts
+from parsim.interop.import_sections import TransformerSizes, write_experts
 from parsim.interop.keys import Key, Source, key_table
 from parsim.interop.peft import EIGHT_BITS, write_dora, write_quantised_experts, write_saved, write_targets
 from parsim.interop.towers import FrozenParts, write_frozen_parts
@@ -31,7 +31,7 @@ def type_of_the_model(source: Source) -> list[Key]:
     return [Key("torch_dtype", "the model's own type, taken as bfloat16 (neither bf16 nor fp16 is set)", "bfloat16", TOOL)]
 
 
-def write_factory(draft: ImportDraft, source: Source, sizes: Sizes | None) -> None:
+def write_factory(draft: ImportDraft, source: Source, sizes: TransformerSizes | None) -> None:
     """Write method, checkpointing and quantisation."""
     _checkpointing(draft, source)
     kind = source.get("finetuning_type")
@@ -167,7 +167,7 @@ def _lora(draft: ImportDraft, source: Source, kind: Key | None) -> None:
         draft.harmless(method, "it counts with four bits")
 
 
-def _freeze(draft: ImportDraft, source: Source, kind: Key | None, sizes: Sizes | None) -> None:
+def _freeze(draft: ImportDraft, source: Source, kind: Key | None, sizes: TransformerSizes | None) -> None:
     """The last n layers are trained; parsim freezes the embedding and the first ones, and trains the head beside them."""
     draft.write("training.finetune.method", "freeze", kind)
     key, modules, extra = (source.get(name) for name in ("freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules"))

@@ -10,8 +10,8 @@ from typing import Any
 
 from parsim.errors import Finding, ModelError, ScenarioError
 from parsim.interop.traced_blocks import blocks, folded
-from parsim.interop.traced_nodes import Trace
-from parsim.interop.traced_reading import PRODUCTS, Line, Reading
+from parsim.interop.traced_nodes import ModuleTrace
+from parsim.interop.traced_reading import PRODUCTS, OperatorLine, TraceWalk
 from parsim.interop.traced_sizes import Traces
 from parsim.interop.traced_words import read
 from parsim.kernel import Gemm
@@ -37,7 +37,7 @@ class ImportedModule:
     to_fill: tuple[str, ...]
 
 
-def import_traces(small: Trace, large: Trace, reference: str, *, name: str, on: str | None = None) -> ImportedModule:
+def import_traces(small: ModuleTrace, large: ModuleTrace, reference: str, *, name: str, on: str | None = None) -> ImportedModule:
     """The scenario of a module that was traced with two batches.
 
     Raises `ScenarioError` where the module does what no line stands for: an operator with parameters or matrix products, parameters
@@ -79,7 +79,7 @@ def _error(reference: str, message: str, suggestion: str = "") -> ScenarioError:
     return ScenarioError(Finding(message, value=reference, suggestion=suggestion, file=reference.rpartition(":")[0]))
 
 
-def _refuse(reading: Reading, trace: Trace, reference: str) -> None:
+def _refuse(reading: TraceWalk, trace: ModuleTrace, reference: str) -> None:
     """Operators whose work nothing stands for."""
     findings = []
     lost = [line for line in reading.lines if line.op == "kernel" and line.aten.rstrip("_") in PRODUCTS and line.label != "softmax"]
@@ -100,19 +100,19 @@ def _refuse(reading: Reading, trace: Trace, reference: str) -> None:
         raise ScenarioError(findings)
 
 
-def _share(aten: str, trace: Trace) -> str:
+def _share(aten: str, trace: ModuleTrace) -> str:
     total = sum(trace.flop)
     own = trace.flop_by_operator.get(aten, 0)
     return f"{own / total:.1%} of the FLOP that torch counts" if total else "torch counts no FLOP"
 
 
-def _listed(reading: Reading, trace: Trace) -> list[str]:
+def _listed(reading: TraceWalk, trace: ModuleTrace) -> list[str]:
     """Operators that are not known, by name, shape and count."""
     counts = Counter((line.aten, line.shape) for line in reading.unmapped)
     return [f"{aten} -> {list(shape)} x {count} ({_share(aten, trace)})" for (aten, shape), count in counts.items()]
 
 
-def _end(reading: Reading, trace: Trace) -> str:
+def _end(reading: TraceWalk, trace: ModuleTrace) -> str:
     """Lets the lines end in a loss; says so where the module has none."""
     outputs = [reading.rooted(name) for name in trace.outputs if reading.grad.get(name)]
     made = {line.name: place for place, line in enumerate(reading.lines)}
@@ -127,11 +127,11 @@ def _end(reading: Reading, trace: Trace) -> str:
     count, _ = reading.traces.count(last.name)
     classes = last.shape[-1] if last.shape else 1
     settings = {"kind": "sum", "classes": classes, "upcast": False} | ({} if count == classes else {"rows": count // classes})
-    reading.lines.append(Line("loss", [last.name], settings, "loss", "", aten="loss"))
+    reading.lines.append(OperatorLine("loss", [last.name], settings, "loss", "", aten="loss"))
     return f"the module returns no loss: the sum of its {list(last.shape)} is taken; training.loss: cross_entropy takes the other"
 
 
-def _checked(tree: Mapping[str, Any], trace: Trace, name: str, reference: str) -> Model:
+def _checked(tree: Mapping[str, Any], trace: ModuleTrace, name: str, reference: str) -> Model:
     """The model as parsim builds it, with exactly the parameters and the FLOP of the module."""
     try:
         model = traced_model({key: tree[key] for key in ("input", "blocks")}, name)
@@ -148,7 +148,7 @@ def _checked(tree: Mapping[str, Any], trace: Trace, name: str, reference: str) -
     return model
 
 
-def module_flop(model: Model, trace: Trace) -> tuple[float, float]:
+def module_flop(model: Model, trace: ModuleTrace) -> tuple[float, float]:
     """FLOP of the matrix products of a traced batch, forward and backward, with attention as eager products."""
     at = Workload(trace.batch, element=trace.element, dtype=trace.dtype, weight_element=trace.element, attention="eager")
     dropout = model.facts.get("dropout")
@@ -168,7 +168,7 @@ def _products(steps: Any) -> float:
     return fsum(map(of, steps))
 
 
-def _yaml(tree: Mapping[str, Any], trace: Trace, reference: str, facts: Mapping[str, Any], on: str | None) -> str:
+def _yaml(tree: Mapping[str, Any], trace: ModuleTrace, reference: str, facts: Mapping[str, Any], on: str | None) -> str:
     """The scenario as text: an operator a line."""
     model = tree["model"]
     lines = [

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.device import Device
 from parsim.interop.description import Choices, Wiring
-from parsim.interop.drawing import Wire
+from parsim.interop.drawing import DrawnWire
 from parsim.interop.nccl_system import SystemPart, number, where
 
 
@@ -73,14 +73,14 @@ class XmlNvlinks:
         if bare:
             choices.assume(f"no NVLink at {', '.join(bare)}, though other GPUs have some", bare[0], "is the fabric manager running?")
 
-    def wires(self, kinds: list[str]) -> list[Wire]:
+    def wires(self, kinds: list[str]) -> list[DrawnWire]:
         """Edges, with the link kind of each GPU."""
         counts = set(self.switched)
         if len(counts) == 1 and len(set(kinds)) == 1 and self.switched[0]:
-            switch_wires = [Wire(("gpu*",), "nvswitch", kinds[0], self.switched[0])]
+            switch_wires = [DrawnWire(("gpu*",), "nvswitch", kinds[0], self.switched[0])]
         else:
-            switch_wires = [Wire((f"gpu{gpu}",), "nvswitch", kinds[gpu], count) for gpu, count in enumerate(self.switched) if count]
-        return switch_wires + [Wire((f"gpu{a}",), f"gpu{b}", kinds[a], count) for (a, b), count in sorted(self.direct.items())]
+            switch_wires = [DrawnWire((f"gpu{gpu}",), "nvswitch", kinds[gpu], count) for gpu, count in enumerate(self.switched) if count]
+        return switch_wires + [DrawnWire((f"gpu{a}",), f"gpu{b}", kinds[a], count) for (a, b), count in sorted(self.direct.items())]
 
 
 def read_nvlinks(gpus: list[SystemPart], findings: list[Finding]) -> XmlNvlinks:

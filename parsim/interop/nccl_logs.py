@@ -171,7 +171,7 @@ _INFO = re.compile(r"NCCL (?:INFO|WARN|version)")
 
 
 @dataclass(frozen=True)
-class Paths:
+class LoggedPaths:
     """What NCCL said it uses."""
 
     network: str = ""
@@ -188,7 +188,7 @@ class Paths:
         return sum(number for name, number in self.transports if name.startswith(start))
 
 
-def parse_debug(text: str) -> Paths | None:
+def parse_debug(text: str) -> LoggedPaths | None:
     """The paths in a log; None where nothing in it comes from NCCL_DEBUG."""
     if not _INFO.search(text):
         return None
@@ -206,7 +206,7 @@ def parse_debug(text: str) -> Paths | None:
             environment[match[1]] = match[2]
         if match := _VERSION.search(line):
             version = match[1].rstrip(".")
-    return Paths(network, tuple(transports.most_common()), channels, tuple(environment.items()), version)
+    return LoggedPaths(network, tuple(transports.most_common()), channels, tuple(environment.items()), version)
 
 
 def _transport(words: str) -> str:

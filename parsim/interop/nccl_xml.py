@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.fabric.links import LinkKind, network_kind, standard_kind
 from parsim.hardware.fabric.node import Node
-from parsim.interop.description import PCI_DEVICES, Choices, Facts, Gpu, Imported, finish, gpu_named, kind_of, nics_used
-from parsim.interop.drawing import NVLINK_HEADINGS, SOURCES, Drawing, Wire, between_cpus
+from parsim.interop.description import PCI_DEVICES, Choices, ChosenGpu, Imported, MachineFacts, finish, gpu_named, kind_of, nics_used
+from parsim.interop.drawing import NVLINK_HEADINGS, SOURCES, Drawing, DrawnWire, between_cpus
 from parsim.interop.nccl_links import XmlNvlinks, read_nvlinks
 from parsim.interop.nccl_system import Role, System, SystemPart, bus_order, hexadecimal, number, read_system, where
 from parsim.interop.topo_matrix import LARGEST
@@ -31,7 +31,7 @@ class _Machine:
     gpus: list[SystemPart]
     nics: list[SystemPart]
     choices: Choices
-    models: list[Gpu] = field(default_factory=list)
+    models: list[ChosenGpu] = field(default_factory=list)
     own_kinds: dict[str, tuple[LinkKind, str]] = field(default_factory=dict)
 
 
@@ -93,7 +93,7 @@ def _give_names(machine: _Machine) -> None:
             part.name = f"{prefix}{position}"
 
 
-def _models(machine: _Machine, links: XmlNvlinks) -> list[Gpu]:
+def _models(machine: _Machine, links: XmlNvlinks) -> list[ChosenGpu]:
     """The device of every GPU: the user's word, the PCI device, the NVLinks, the compute capability."""
     choices = machine.choices
     if choices.device is not None:
@@ -255,12 +255,12 @@ def _heading(cpu: SystemPart) -> str:
     return f"{cpu.name}: NUMA {cpu.element.get('numaid', '?')} {vendor}{listed}"
 
 
-def _below(machine: _Machine, parent: SystemPart, direct: dict[tuple[str, str], Wire]) -> list[Wire]:
+def _below(machine: _Machine, parent: SystemPart, direct: dict[tuple[str, str], DrawnWire]) -> list[DrawnWire]:
     """Edges from what is plugged into `parent`: GPUs first, then NICs, then cards and switches."""
     order = {"gpu": 0, "nic": 1, "card": 2, "pcie": 3}
     children = sorted(parent.children, key=lambda part: order[part.role])
-    wires = [Wire((part.name,), parent.name, _kind(machine, part)) for part in children if (part.name, parent.name) not in direct]
-    return wires + [Wire((nic.name,), parent.name, _kind(machine, nic)) for nic in machine.nics if parent in nic.also]
+    wires = [DrawnWire((part.name,), parent.name, _kind(machine, part)) for part in children if (part.name, parent.name) not in direct]
+    return wires + [DrawnWire((nic.name,), parent.name, _kind(machine, nic)) for nic in machine.nics if parent in nic.also]
 
 
 def _kind(machine: _Machine, part: SystemPart) -> str:
@@ -288,9 +288,9 @@ def _local(machine: _Machine) -> str:
     return _LOCAL
 
 
-def _host_links(machine: _Machine, links: XmlNvlinks) -> dict[tuple[str, str], Wire]:
+def _host_links(machine: _Machine, links: XmlNvlinks) -> dict[tuple[str, str], DrawnWire]:
     """Links from GPUs to their CPU that are not PCIe: C2C of Grace, NVLink of POWER9."""
-    wires: dict[tuple[str, str], Wire] = {}
+    wires: dict[tuple[str, str], DrawnWire] = {}
     problems: list[Finding] = []
     for position, part in enumerate(machine.gpus):
         pair = (part.name, part.cpu.name)
@@ -300,24 +300,24 @@ def _host_links(machine: _Machine, links: XmlNvlinks) -> dict[tuple[str, str], W
             if megabytes > 0:
                 kind = LinkKind("c2c", "pcie", megabytes * 1e6, kind_of("nvlink-c2c").latency)
                 machine.own_kinds.setdefault("c2c", (kind, "bw x count of the XML, as NVIDIA/nccl src/graph/topo.cc counts"))
-                wires[pair] = Wire((part.name,), part.cpu.name, "c2c")
+                wires[pair] = DrawnWire((part.name,), part.cpu.name, "c2c")
         elif links.to_cpu[position]:
             base = kind_of(machine.models[position].device.nvlink)
             own = f"host-{base.name}"
             machine.own_kinds[own] = (replace(base, name=own, medium="pcie", planned=0.0), SOURCES["nvlink"])
-            wires[pair] = Wire((part.name,), part.cpu.name, own, links.to_cpu[position])
+            wires[pair] = DrawnWire((part.name,), part.cpu.name, own, links.to_cpu[position])
     if problems:
         raise TopologyError(problems)
     return wires
 
 
-def _sideways(machine: _Machine) -> list[Wire]:
+def _sideways(machine: _Machine) -> list[DrawnWire]:
     """Halves of a PCIe switch that are joined inside."""
     names = {part.bus: part.name for part in machine.system.parts("pcie")}
-    wires: dict[frozenset[str], Wire] = {}
+    wires: dict[frozenset[str], DrawnWire] = {}
     for source, target in machine.system.links:
         if source in names and target in names and source != target:
-            wires.setdefault(frozenset((source, target)), Wire((names[source],), names[target], _local(machine)))
+            wires.setdefault(frozenset((source, target)), DrawnWire((names[source],), names[target], _local(machine)))
         else:
             machine.choices.assume(
                 f"the link between PCIe switches {source} and {target or '?'} is left out: one of them is not there", source
@@ -325,14 +325,14 @@ def _sideways(machine: _Machine) -> list[Wire]:
     return list(wires.values())
 
 
-def _facts(machine: _Machine, links: XmlNvlinks, excluded: tuple[int, ...], node: Node) -> Facts:
+def _facts(machine: _Machine, links: XmlNvlinks, excluded: tuple[int, ...], node: Node) -> MachineFacts:
     """The summary; which NIC a GPU uses is read off the graph."""
     place = {part: position for parts in (machine.gpus, machine.nics) for position, part in enumerate(parts)}
     trees = [part for cpu in machine.system.cpus for part in cpu.children if part.role == "pcie"]
     complexes = [[leaf for leaf in tree.walk() if leaf.role in ("gpu", "nic")] for tree in trees]
     cards = [[place[port] for port in part.children] for part in machine.system.parts("card")]
     cards += [[place[nic]] for nic in machine.nics if nic.parent is None or nic.parent.role != "card"]
-    return Facts(
+    return MachineFacts(
         gpus=tuple(where(part) for part in machine.gpus),
         nics=tuple(map(_interface, machine.nics)),
         nvlink=links.wiring,

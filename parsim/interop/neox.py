@@ -15,7 +15,7 @@ from parsim.interop import deepspeed, deepspeed_zero
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import (
     Count,
-    Sizes,
+    TransformerSizes,
     counted,
     sizes,
     write_cluster,
@@ -95,7 +95,7 @@ def _refuse(draft: ImportDraft, source: Source) -> None:
             draft.harmless(key, "there are none")
 
 
-def _model(draft: ImportDraft, source: Source) -> Sizes | None:
+def _model(draft: ImportDraft, source: Source) -> TransformerSizes | None:
     """The `model` section, by sizes."""
     rows = source.table.below("model.")
     if draft.given.model is not None:
@@ -122,14 +122,14 @@ def _model(draft: ImportDraft, source: Source) -> Sizes | None:
     return _sizes_of(draft)
 
 
-def _sizes_of(draft: ImportDraft) -> Sizes | None:
+def _sizes_of(draft: ImportDraft) -> TransformerSizes | None:
     """What ZeRO's translations need to know of the model as it is written."""
     values = [draft.value(f"model.{name}") for name in ("hidden", "layers", "vocabulary", "mlp")]
     if not all(isinstance(value, int) for value in values):
         return None
     hidden, layers, vocabulary, width = (int(value) for value in values)
     matrices = 3 if draft.value("model.gated") else 2
-    return Sizes(hidden, layers, vocabulary, 4 * hidden * hidden + matrices * hidden * width)
+    return TransformerSizes(hidden, layers, vocabulary, 4 * hidden * hidden + matrices * hidden * width)
 
 
 def _mlp(draft: ImportDraft, source: Source) -> None:

@@ -53,7 +53,7 @@ WITHOUT_REFERENCE = ("orpo", "simpo")
 
 
 @dataclass(frozen=True, slots=True)
-class Objective:
+class StatedObjective:
     """What is trained for, and what says so."""
 
     name: str
@@ -69,49 +69,49 @@ def write_objective(draft: ImportDraft, source: Source, call: Invocation | None)
     _settle_rest(draft, source, told)
 
 
-def _write(draft: ImportDraft, source: Source, told: Objective, call: Invocation | None) -> None:
+def _write(draft: ImportDraft, source: Source, told: StatedObjective, call: Invocation | None) -> None:
     if told.name in ROLLOUTS:
         _refuse(draft, told, call)
     elif told.name in PLAIN:
         draft.harmless(told.key, "a step of one model")
     elif told.name in STAGES:
-        _write_pairs(draft, source, Objective(STAGES[told.name], told.key, told.note))
+        _write_pairs(draft, source, StatedObjective(STAGES[told.name], told.key, told.note))
     else:
         draft.refuse(told.key, f"the objective {told.name}", f"parsim has {', '.join(dict.fromkeys(STAGES.values()))}")
 
 
-def _by_stage(source: Source) -> Objective | None:
+def _by_stage(source: Source) -> StatedObjective | None:
     key = source.get("stage")
-    return None if key is None else Objective(str(key.value), key)
+    return None if key is None else StatedObjective(str(key.value), key)
 
 
-def _by_command(call: Invocation | None) -> Objective | None:
+def _by_command(call: Invocation | None) -> StatedObjective | None:
     if call is None:
         return None
     if call.program.rpartition("/")[2] == "trl" and call.positional:
         word = call.positional[0].text
-        return Objective(word, None, f"trl {word}")
+        return StatedObjective(word, None, f"trl {word}")
     for script in (call.program, *(word.text for word in call.positional if word.text.endswith(".py"))):
         stem = script.rpartition("/")[2].removesuffix(".py")
         words = f"_{stem.replace('-', '_').replace('.', '_').lower()}_"
         if (name := next((name for name in SCRIPTS if f"_{name}_" in words), None)) is not None:
-            return Objective(SCRIPTS[name], None, script)
+            return StatedObjective(SCRIPTS[name], None, script)
     return None
 
 
-def _by_keys(draft: ImportDraft, source: Source) -> Objective | None:
+def _by_keys(draft: ImportDraft, source: Source) -> StatedObjective | None:
     generating = next((key for name in GENERATING if (key := source.get(name)) is not None and not key.off), None)
     if generating is not None:
-        return Objective("grpo", generating)
+        return StatedObjective("grpo", generating)
     for name, objective in ONLY.items():
         if (key := source.get(name)) is not None and not key.off:
-            return Objective(objective, key)
+            return StatedObjective(objective, key)
     if (key := next((key for name in SOME if (key := source.get(name)) is not None), None)) is not None:
         draft.fill(PATH, EXAMPLES[PATH], key)
     return None
 
 
-def _refuse(draft: ImportDraft, told: Objective, call: Invocation | None) -> None:
+def _refuse(draft: ImportDraft, told: StatedObjective, call: Invocation | None) -> None:
     if told.key is not None:
         draft.refuse(told.key, ROLLOUTS[told.name])
     elif call is not None:
@@ -119,7 +119,7 @@ def _refuse(draft: ImportDraft, told: Objective, call: Invocation | None) -> Non
         draft.refuse(word, ROLLOUTS[told.name])
 
 
-def _write_pairs(draft: ImportDraft, source: Source, told: Objective) -> None:
+def _write_pairs(draft: ImportDraft, source: Source, told: StatedObjective) -> None:
     name, note, used = told.name, told.note, [told.key]
     loss, before = source.get("pref_loss"), source.get("precompute_ref_log_probs")
     if name == "dpo" and loss is not None and str(loss.value) in WITHOUT_REFERENCE:
@@ -142,7 +142,7 @@ def _write_pairs(draft: ImportDraft, source: Source, told: Objective) -> None:
         draft.unmodelled(again, "updates of the reference model between steps")
 
 
-def _settle_rest(draft: ImportDraft, source: Source, told: Objective | None) -> None:
+def _settle_rest(draft: ImportDraft, source: Source, told: StatedObjective | None) -> None:
     """Keys of these trainers that change no work."""
     pairs = told is not None and told.name in STAGES
     why = "weighs the loss, or says which part of a sample is the answer" if pairs else "only of another stage"
@@ -153,7 +153,7 @@ def _settle_rest(draft: ImportDraft, source: Source, told: Objective | None) -> 
             draft.harmless(key, why)
 
 
-def _unpaired(draft: ImportDraft, key: Key | None, told: Objective | None) -> None:
+def _unpaired(draft: ImportDraft, key: Key | None, told: StatedObjective | None) -> None:
     """A loss of KTO that needs no answers to other prompts."""
     if key is not None and told is not None and told.name == "kto" and str(key.value) == "apo_zero_unpaired":
         draft.unmodelled(key, "it reads no answers to other prompts; the scenario has KTO's, which does")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from parsim.errors import Finding, TopologyError
-from parsim.interop.topo_matrix import LARGEST, Affinity, Distance, Matrix
+from parsim.interop.topo_matrix import LARGEST, Affinity, Distance, TopologyMatrix
 
 _TITLE = re.compile(r"^=+\s*(Weight|Hops|Link Type|Numa Nodes)\b.*?=+\s*$", re.IGNORECASE)
 _ROW = re.compile(r"^(GPU[0-9]{1,3})\s+(\S.*)$")
@@ -17,7 +17,7 @@ def is_rocm(text: str) -> bool:
     return "ROCm System Management Interface" in text or re.search(r"=+ Link Type between two GPUs =+", text) is not None
 
 
-def read_rocm(text: str) -> Matrix:
+def read_rocm(text: str) -> TopologyMatrix:
     """The machine of the tables. GPUs joined by XGMI in one hop have one link; how many there are, rocm-smi does not print.
 
     Raises:
@@ -62,7 +62,7 @@ def read_rocm(text: str) -> Matrix:
         raise TopologyError(findings)
     warnings = [Finding("rocm-smi does not print how many XGMI links join two GPUs; one is taken", "node.edges")] if links else []
     affinities = tuple(Affinity(numa=numa.get(name, "")) for name in gpus)
-    return Matrix(gpus, (), (), links, distances, affinities, tuple(warnings))
+    return TopologyMatrix(gpus, (), (), links, distances, affinities, tuple(warnings))
 
 
 def _cell(table: dict[str, tuple[int, list[str]]], row: str, column: int) -> str:

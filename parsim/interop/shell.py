@@ -13,10 +13,10 @@ from itertools import pairwise
 from parsim.interop.shell_outputs import LONGEST, filtered, printed
 from parsim.interop.shell_tests import tested, undecided
 from parsim.interop.shell_values import Field, LetterRun, Variables, legible, plain, unknown
-from parsim.interop.shell_walk import ASSIGNMENT, QUIET, REDIRECTIONS, Command, Note, Walker
-from parsim.interop.shell_words import JOINED, Document, Token, WordPart, numbered, tokens
+from parsim.interop.shell_walk import ASSIGNMENT, QUIET, REDIRECTIONS, Note, ShellCommand, Walker
+from parsim.interop.shell_words import JOINED, HereDocument, Token, WordPart, numbered, tokens
 
-__all__ = ["Command", "Note", "Script"]
+__all__ = ["Note", "ShellCommand", "ShellScript"]
 
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 _SHELLS = ("bash", "sh", "zsh", "dash")
@@ -35,11 +35,11 @@ class _Parts:
     words: list[Token] = field(default_factory=list)
     pipe: list[list[Token]] = field(default_factory=list)
     target: Token | None = None
-    document: Document | None = None
+    document: HereDocument | None = None
     blank: list[tuple[str, int]] = field(default_factory=list)
 
 
-class Script(Walker):
+class ShellScript(Walker):
     """A script that has been read."""
 
     def __init__(self, text: str, variables: dict[str, str] | None = None, environment: dict[str, str] | None = None) -> None:
@@ -157,7 +157,7 @@ class Script(Walker):
             text_of = parts.document.text
             filled = text_of if parts.document.literal else plain(self.variables.text((WordPart(text_of, '"', parts.document.line),)))
             document = filled, parts.document.line
-        self.commands.append(Command((*self._starting, *items), line, len(self._starting), pipe, target, document, tuple(parts.blank)))
+        self.commands.append(ShellCommand((*self._starting, *items), line, len(self._starting), pipe, target, document, tuple(parts.blank)))
         return True
 
     def _starts(self, items: tuple[Field, ...], at: int) -> int:
@@ -221,7 +221,7 @@ class Script(Walker):
         return holds
 
 
-def output_of(command: Command) -> str | None:
+def output_of(command: ShellCommand) -> str | None:
     """What a command prints behind its pipe; None where that cannot be told."""
     words = [word.text for word in command.words[command.own :]]
     text = command.document[0] if command.document is not None and words == ["cat"] else printed(words)

@@ -25,7 +25,7 @@ _MOST_STATEMENTS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ShellCommand:
     """One command with its words, as it would run."""
 
     words: tuple[Field, ...]
@@ -51,14 +51,14 @@ class Note:
 
 
 class Walker:
-    """Walks through tokens; what single commands do is said by `Script`."""
+    """Walks through tokens; what single commands do is said by `ShellScript`."""
 
     def __init__(self, variables: Variables) -> None:
         self.variables = variables
         """names whose value the user has said stay as they are"""
         self.exported: dict[str, int] = {}
         """names of the environment -> line"""
-        self.commands: list[Command] = []
+        self.commands: list[ShellCommand] = []
         self.notes: list[Note] = []
         self._functions: dict[str, tuple[list[Token], int, int]] = {}
         self._called: set[str] = set()

@@ -33,7 +33,7 @@ class WordPart:
 
 
 @dataclass(slots=True)
-class Document:
+class HereDocument:
     """A here-document, which is read after the line that names it."""
 
     text: str = ""
@@ -52,7 +52,7 @@ class Token:
     """``((`` has one part, the expression up to ``))``"""
     glued: bool = False
     """no blank before it"""
-    document: Document | None = None
+    document: HereDocument | None = None
     """of ``<<``"""
 
     @property
@@ -74,7 +74,7 @@ def tokens(text: str, lines: list[int] | None = None) -> list[Token]:
             text += "\n"
         text = text.translate(dict.fromkeys(map(ord, UNKNOWN)))
         lines = numbered(text, 1)
-    return _Reader(text, lines).read()
+    return _WordReader(text, lines).read()
 
 
 def numbered(text: str, first: int) -> list[int]:
@@ -86,13 +86,13 @@ def numbered(text: str, first: int) -> list[int]:
     return lines
 
 
-class _Reader:
+class _WordReader:
     def __init__(self, text: str, lines: list[int]) -> None:
         self.text = text
         self.lines = lines
         self.at = self.tried = 0
         self.found: list[Token] = []
-        self.waiting: list[tuple[str, Document]] = []
+        self.waiting: list[tuple[str, HereDocument]] = []
         """ends of here-documents that begin after this line"""
 
     @property
@@ -142,7 +142,7 @@ class _Reader:
         last = self.found[-1] if self.found else None
         if operator[0] in "<>" and glued and last is not None and is_digits(last.bare) and last.plain:
             self.found.pop()  # 2> is one operator
-        document = Document() if operator in ("<<", "<<-") else None
+        document = HereDocument() if operator in ("<<", "<<-") else None
         self.found.append(Token(self.line, operator=operator, glued=glued, document=document))
         self.at += len(operator)
         if document is not None:
@@ -155,7 +155,7 @@ class _Reader:
                 self._read_document(end, waiting)
             self.waiting = []
 
-    def _read_document(self, end: str, document: Document) -> None:
+    def _read_document(self, end: str, document: HereDocument) -> None:
         document.line, rows = self.line, []
         while self.at < len(self.text):
             stop = self.text.find("\n", self.at)

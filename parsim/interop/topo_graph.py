@@ -8,7 +8,7 @@ from itertools import combinations
 
 from parsim.errors import Finding, TopologyError
 from parsim.interop.description import Wiring
-from parsim.interop.topo_matrix import Distance, Matrix
+from parsim.interop.topo_matrix import Distance, TopologyMatrix
 
 Pair = tuple[int, int]
 
@@ -44,7 +44,7 @@ class PcieTree:
     findings: list[Finding] = field(default_factory=list)
 
 
-def nvlinks(matrix: Matrix, limit: int, device: str = "") -> Nvlinks:
+def nvlinks(matrix: TopologyMatrix, limit: int, device: str = "") -> Nvlinks:
     """Bridges, a mesh, or NVSwitches, by what a GPU with `limit` NVLinks can have.
 
     A cell shows the links that two GPUs can use together. Behind switches every pair shows all the links of a GPU, so the sum
@@ -79,7 +79,7 @@ def nvlinks(matrix: Matrix, limit: int, device: str = "") -> Nvlinks:
     return Nvlinks(wiring, tuple(edges), tuple(switched), tuple(per_gpu))
 
 
-def _too_many(matrix: Matrix, gpu: int, limit: int, device: str, counts: set[int]) -> Finding:
+def _too_many(matrix: TopologyMatrix, gpu: int, limit: int, device: str, counts: set[int]) -> Finding:
     """The arithmetic of a GPU that shows more NVLinks than it can have."""
     shown = {next(other for other in pair if other != gpu): count for pair, count in sorted(matrix.nvlinks.items()) if gpu in pair}
     terms = " + ".join(f"{count} ({matrix.gpus[other]})" for other, count in shown.items())
@@ -91,7 +91,7 @@ def _too_many(matrix: Matrix, gpu: int, limit: int, device: str, counts: set[int
     return Finding(problem, matrix.gpus[gpu], suggestion=repair)
 
 
-def pcie_tree(matrix: Matrix) -> PcieTree:
+def pcie_tree(matrix: TopologyMatrix) -> PcieTree:
     """Nested classes of devices: same switch, same tree of switches, same host bridge, same NUMA node."""
     findings: list[Finding] = []
     far = complete(matrix, findings)
@@ -115,7 +115,7 @@ def pcie_tree(matrix: Matrix) -> PcieTree:
     return tree
 
 
-def complete(matrix: Matrix, findings: list[Finding]) -> dict[Pair, Distance]:
+def complete(matrix: TopologyMatrix, findings: list[Finding]) -> dict[Pair, Distance]:
     """The PCIe distance of every pair, also where NVLink or a missing row hides it.
 
     A third device that is unequally far from the two tells it exactly: the larger distance. Where all third devices are equally
@@ -151,7 +151,7 @@ def complete(matrix: Matrix, findings: list[Finding]) -> dict[Pair, Distance]:
     return known | distances
 
 
-def _same_node(matrix: Matrix, i: int, j: int) -> bool | None:
+def _same_node(matrix: TopologyMatrix, i: int, j: int) -> bool | None:
     """Whether the affinity columns put two GPUs on one NUMA node; None where they say nothing."""
     if j >= len(matrix.gpus):
         return None
@@ -161,7 +161,7 @@ def _same_node(matrix: Matrix, i: int, j: int) -> bool | None:
     return a.numa == b.numa if a.numa and b.numa else None
 
 
-def _ultrametric(matrix: Matrix, far: dict[Pair, Distance], findings: list[Finding]) -> None:
+def _ultrametric(matrix: TopologyMatrix, far: dict[Pair, Distance], findings: list[Finding]) -> None:
     """A tree lets no device be nearer to two others than these are to each other."""
     names = matrix.names
     wrong: list[str] = []
@@ -178,7 +178,7 @@ def _ultrametric(matrix: Matrix, far: dict[Pair, Distance], findings: list[Findi
         findings.append(Finding(problem, suggestion="typical of virtual machines: compare with the machine's manual"))
 
 
-def _judge(matrix: Matrix, tree: PcieTree) -> None:
+def _judge(matrix: TopologyMatrix, tree: PcieTree) -> None:
     """Findings about what is legal but doubtful."""
     ranks = set(matrix.distances.values())
     if len(matrix.distances) >= 3 and len(ranks) == 1 and ranks <= {Distance.PHB, Distance.SYS}:
@@ -196,7 +196,7 @@ def _judge(matrix: Matrix, tree: PcieTree) -> None:
         tree.findings.append(Finding(problem, "CPU Affinity"))
 
 
-def left_out(matrix: Matrix, far: dict[Pair, Distance]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def left_out(matrix: TopologyMatrix, far: dict[Pair, Distance]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """NICs (from 0) that are left out as storage or management, and those whose place is unknown.
 
     A NIC without a PCIe switch in common with a GPU is left out where another NIC has one; so is one on a CPU without GPUs

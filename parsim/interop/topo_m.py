@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.fabric.links import standard_kind
-from parsim.interop.description import MOST_NVLINKS, Choices, Facts, Gpu, Imported, finish
-from parsim.interop.drawing import NVLINK_HEADINGS, Drawing, Wire, between_cpus
+from parsim.interop.description import MOST_NVLINKS, Choices, ChosenGpu, Imported, MachineFacts, finish
+from parsim.interop.drawing import NVLINK_HEADINGS, Drawing, DrawnWire, between_cpus
 from parsim.interop.product_names import Named, named
 from parsim.interop.rocm_matrix import is_rocm, read_rocm
 from parsim.interop.topo_graph import Nvlinks, PcieTree, left_out, nics_of, nvlinks, pcie_tree
-from parsim.interop.topo_matrix import Matrix, read_matrix
+from parsim.interop.topo_matrix import TopologyMatrix, read_matrix
 from parsim.scenario import files
 
 ORIGIN = "nvidia-smi topo -m"
@@ -21,10 +21,10 @@ ORIGIN = "nvidia-smi topo -m"
 class _Machine:
     """Everything that was found out, under the names that the topology file uses."""
 
-    matrix: Matrix
+    matrix: TopologyMatrix
     links: Nvlinks
     tree: PcieTree
-    gpu: Gpu
+    gpu: ChosenGpu
     pcie: str
     socket: str
 
@@ -85,7 +85,7 @@ def import_topo(text: str, *, device: str | None, nic: str | None, pcie: str | N
     return finish(drawing, choices, lambda _: facts)
 
 
-def _matrix(text: str, said: Named) -> Matrix:
+def _matrix(text: str, said: Named) -> TopologyMatrix:
     """The matrix of nvidia-smi or of rocm-smi; of other lists, what they are and what they lack."""
     if is_rocm(text):
         return read_rocm(text)
@@ -145,16 +145,16 @@ def _explain(machine: _Machine, excluded: tuple[int, ...], unassigned: tuple[int
         choices.assume(problem, tree[0])
 
 
-def _both_names(matrix: Matrix, nic: int) -> str:
+def _both_names(matrix: TopologyMatrix, nic: int) -> str:
     own, interface = matrix.nics[nic], matrix.interfaces[nic]
     return own if own == interface else f"{own} ({interface})"
 
 
-def _facts(machine: _Machine, excluded: tuple[int, ...], unassigned: tuple[int, ...], owned: tuple[tuple[int, ...], ...]) -> Facts:
+def _facts(machine: _Machine, excluded: tuple[int, ...], unassigned: tuple[int, ...], owned: tuple[tuple[int, ...], ...]) -> MachineFacts:
     matrix, tree = machine.matrix, machine.tree
     gpus = len(matrix.gpus)
     behind = [device for switch in tree.switches for device in switch]
-    return Facts(
+    return MachineFacts(
         gpus=matrix.gpus,
         nics=matrix.interfaces,
         nvlink=machine.links.wiring,
@@ -174,7 +174,7 @@ def _facts(machine: _Machine, excluded: tuple[int, ...], unassigned: tuple[int, 
 def _draw(machine: _Machine, name: str) -> Drawing:
     """Vertices and edges, from NVLink down to the CPUs."""
     vertices: list[str] = []
-    wires: list[tuple[str, list[Wire]]] = []
+    wires: list[tuple[str, list[DrawnWire]]] = []
     gpus = len(machine.matrix.gpus)
     switches, direct = _nvlink_wires(machine)
     vertices += switches
@@ -186,10 +186,10 @@ def _draw(machine: _Machine, name: str) -> Drawing:
     for number, group in enumerate(machine.tree.cpus):
         cells = [machine.matrix.affinities[device] for device in group if device < gpus]
         place = f"NUMA {cells[0].numa}" if cells and cells[0].numa else "no GPU" if not cells else "PCIe"
-        below: list[Wire] = []
+        below: list[DrawnWire] = []
         devices = [*machine.vertices(group), *(vertex for vertex in above if _top(vertex, parent) == f"cpu{number}")]
         for vertex in sorted(devices, key=lambda vertex: vertices.index(parent[vertex])):
-            wire = Wire((vertex,), parent[vertex], machine.pcie if vertex.startswith("gpu") else kind)
+            wire = DrawnWire((vertex,), parent[vertex], machine.pcie if vertex.startswith("gpu") else kind)
             below.append(wire)
         wires.append((f"cpu{number}: {place}{_interfaces(machine, group)}", below))
     wires.append(("between CPUs", between_cpus(len(machine.tree.cpus), machine.socket)))
@@ -204,18 +204,18 @@ def _interfaces(machine: _Machine, group: tuple[int, ...]) -> str:
     return f"; {', '.join(names)}" if names else ""
 
 
-def _nvlink_wires(machine: _Machine) -> tuple[list[str], list[Wire]]:
+def _nvlink_wires(machine: _Machine) -> tuple[list[str], list[DrawnWire]]:
     """NVSwitch vertices (parallel chips are one vertex) and all NVLink edges."""
     kind, links = machine.gpu.device.nvlink, machine.links
     everyone = tuple(range(len(machine.matrix.gpus)))
     names = ["nvswitch"] if len(links.switched) == 1 else [f"nvswitch{number}" for number in range(len(links.switched))]
-    wires: list[Wire] = []
+    wires: list[DrawnWire] = []
     for name, (group, count) in zip(names, links.switched, strict=True):
-        wires.append(Wire(("gpu*",) if group == everyone else machine.vertices(group), name, kind, count))
+        wires.append(DrawnWire(("gpu*",) if group == everyone else machine.vertices(group), name, kind, count))
     pairs = len(everyone) * (len(everyone) - 1) // 2
     if len(everyone) > 2 and len(links.edges) == pairs and len({count for _, _, count in links.edges}) == 1:
-        return names, [Wire(("gpu*",), "gpu*", kind, links.edges[0][2])]
-    return names, wires + [Wire((f"gpu{a}",), f"gpu{b}", kind, count) for a, b, count in links.edges]
+        return names, [DrawnWire(("gpu*",), "gpu*", kind, links.edges[0][2])]
+    return names, wires + [DrawnWire((f"gpu{a}",), f"gpu{b}", kind, count) for a, b, count in links.edges]
 
 
 def _parents(machine: _Machine) -> tuple[dict[str, str], list[str]]:

@@ -54,7 +54,7 @@ class Affinity(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class TopologyMatrix:
     """Relations between the devices of one machine: GPUs first, then NICs; a pair of numbers has the smaller one first."""
 
     gpus: tuple[str, ...]
@@ -75,7 +75,7 @@ class Matrix:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _MatrixReader:
     """The text, line by line."""
 
     columns: list[str] = field(default_factory=list)
@@ -176,7 +176,7 @@ class _Reader:
             self.cells[row, column] = (word, number)
 
 
-def read_matrix(text: str) -> Matrix:
+def read_matrix(text: str) -> TopologyMatrix:
     """The matrix in `text`, wherever it stands between prompts, legends and other output.
 
     Taken as printed (blanks or tabs, with terminal colours) or as a markdown table. Only the rows of the GPUs are needed.
@@ -184,7 +184,7 @@ def read_matrix(text: str) -> Matrix:
     Raises:
         TopologyError: no matrix, several matrices, cut rows of GPUs, unknown words; all findings with their lines.
     """
-    reader = _Reader()
+    reader = _MatrixReader()
     for number, line in enumerate(text.splitlines(), 1):
         reader.line(number, line)
     if not reader.columns:
@@ -208,7 +208,7 @@ def read_matrix(text: str) -> Matrix:
         problem = f"no row for {', '.join(missing)}: where they are is read from the rows of the GPUs, which ports share a card is unknown"
         reader.warnings.append(Finding(problem, suggestion="paste the whole matrix"))
     nvlinks, distances = _pairs(gpus + nics, reader)
-    return Matrix(
+    return TopologyMatrix(
         gpus,
         nics,
         tuple(reader.legend.get(name, name) for name in nics),
@@ -219,7 +219,7 @@ def read_matrix(text: str) -> Matrix:
     )
 
 
-def _pairs(names: tuple[str, ...], reader: _Reader) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], Distance]]:
+def _pairs(names: tuple[str, ...], reader: _MatrixReader) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], Distance]]:
     """Relations by pair; of two that differ, the closer one."""
     nvlinks: dict[tuple[int, int], int] = {}
     distances: dict[tuple[int, int], Distance] = {}

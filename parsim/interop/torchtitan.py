@@ -13,7 +13,7 @@ from typing import Any
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import (
     Count,
-    Sizes,
+    TransformerSizes,
     ask_for_images,
     sizes,
     write_cluster,
@@ -102,7 +102,7 @@ def read_torchtitan(draft: ImportDraft, foreign: Foreign) -> None:
     draft.close(source)
 
 
-def _model(draft: ImportDraft, source: Source) -> Sizes | None:
+def _model(draft: ImportDraft, source: Source) -> TransformerSizes | None:
     """The model of the catalogue that has the flavour's sizes."""
     name, flavour = source.get("model.name"), source.get("model.flavor")
     family = "llama3" if name is None else str(name.value).rpartition(".")[2]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from parsim.interop.import_draft import ImportDraft
-from parsim.interop.import_sections import Sizes
+from parsim.interop.import_sections import TransformerSizes
 from parsim.interop.keys import Key, Source
 
 TEXT_PARTS = ("embedding", "layer", "head")
@@ -29,7 +29,7 @@ class FrozenParts(NamedTuple):
     """adapters stand in a projector that is not frozen (not LLaMA-Factory's: find_all_linear_modules, model/model_utils/misc.py)"""
 
 
-def write_frozen_parts(draft: ImportDraft, source: Source, sizes: Sizes | None, names: FrozenParts) -> None:
+def write_frozen_parts(draft: ImportDraft, source: Source, sizes: TransformerSizes | None, names: FrozenParts) -> None:
     """Freeze what the tool freezes of a model with a tower; for a model of text alone the keys say nothing."""
     vision, projector, text = (source.get(name) for name in names[:3])
     keys = [key for key in (vision, projector, text) if key is not None]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from parsim.interop.traced_reading import RAW, Line, Reading
+from parsim.interop.traced_reading import RAW, OperatorLine, TraceWalk
 
 _LAYER = 3
 """lines that a numbered module has at least to be a block of its own"""
@@ -18,7 +18,7 @@ _LAYER = 3
 class TracedBlock:
     """Lines from one cut to another."""
 
-    lines: list[Line]
+    lines: list[OperatorLine]
     key: str = ""
     """the numbered module that it is, such as ``transformer.h.0``"""
     given: str = ""
@@ -32,7 +32,7 @@ class TracedBlock:
         return any(line.heavy for line in self.lines)
 
 
-def blocks(reading: Reading) -> list[TracedBlock]:
+def blocks(reading: TraceWalk) -> list[TracedBlock]:
     """The lines of `reading` in blocks, in order, as they are written."""
     units = _units(reading.lines)
     keys = _keys(units)
@@ -54,7 +54,7 @@ def _begins(unit: TracedBlock, last: TracedBlock) -> bool:
     return unit.heavy and last.heavy and any(line.heavy and line.op != "embedding" for line in (*unit.lines, *last.lines))
 
 
-def _units(lines: list[Line]) -> list[TracedBlock]:
+def _units(lines: list[OperatorLine]) -> list[TracedBlock]:
     """The smallest pieces between which one tensor passes."""
     made = {line.name: index for index, line in enumerate(lines) if line.grad}
     last_read: dict[str, int] = {}
@@ -80,12 +80,12 @@ def _units(lines: list[Line]) -> list[TracedBlock]:
     return units
 
 
-def _stays(line: Line) -> bool:
+def _stays(line: OperatorLine) -> bool:
     """Whether a line is more than a constant."""
     return line.grad or line.heavy or bool(line.parameters)
 
 
-def _raw_later(lines: list[Line], index: int) -> set[str]:
+def _raw_later(lines: list[OperatorLine], index: int) -> set[str]:
     """Whether a product behind `index` reads what the module was given."""
     return {RAW for line in lines[index + 1 :] if RAW in line.of and line.op in ("linear", "conv2d")}
 
@@ -117,13 +117,13 @@ def _prefix(module: str, depth: int) -> str:
 # --- written form ---------------------------------------------------------------------------------------------------
 
 
-def _write(found: list[TracedBlock], reading: Reading) -> None:
+def _write(found: list[TracedBlock], reading: TraceWalk) -> None:
     """Operators as a file has them: names inside the block, parameters where they are first used."""
     homes: dict[str, str] = {}
     for number, block in enumerate(found):
         names: dict[str, str] = {block.given: RAW} if block.given else {}
         used: set[str] = {RAW}
-        constants: list[Line] = []
+        constants: list[OperatorLine] = []
         rows: list[dict[str, Any]] = []
         for line in block.lines:
             if not _stays(line):
@@ -153,7 +153,7 @@ def _reads_input(rows: list[dict[str, Any]]) -> None:
         rows.insert(0, {"op": "kernel", "name": "given", "of": [RAW], "reads": [0], "writes": 1, "launches": 0})
 
 
-def _label(line: Line, key: str, reading: Reading, used: set[str]) -> str:
+def _label(line: OperatorLine, key: str, reading: TraceWalk, used: set[str]) -> str:
     """A name that equal blocks have in common: that of the weight, or of the module and the operator."""
     weights = [reading.traces.small.parameters[name].name for name in line.parameters]
     path = weights[0].removesuffix(".weight") if weights and line.op != "kernel" else f"{line.module}.{line.label or line.aten.rstrip('_')}"
@@ -166,7 +166,7 @@ def _label(line: Line, key: str, reading: Reading, used: set[str]) -> str:
     return name
 
 
-def _row(line: Line, label: str, names: dict[str, str], reading: Reading, homes: dict[str, str], number: int) -> dict[str, Any]:
+def _row(line: OperatorLine, label: str, names: dict[str, str], reading: TraceWalk, homes: dict[str, str], number: int) -> dict[str, Any]:
     row: dict[str, Any] = {"op": line.op, "name": label}
     if line.of:
         row["of"] = [RAW if name == RAW else names[name] for name in line.of]
@@ -191,15 +191,15 @@ def _row(line: Line, label: str, names: dict[str, str], reading: Reading, homes:
     return row
 
 
-def _stored(reading: Reading, name: str) -> str:
+def _stored(reading: TraceWalk, name: str) -> str:
     return reading.traces.small.parameters[name].name
 
 
-def _leaf(reading: Reading, name: str) -> str:
+def _leaf(reading: TraceWalk, name: str) -> str:
     return _stored(reading, name).rpartition(".")[2]
 
 
-def _constants(lines: Iterable[Line], used: set[str]) -> dict[str, Any]:
+def _constants(lines: Iterable[OperatorLine], used: set[str]) -> dict[str, Any]:
     """What training does not differentiate (masks, positions, rotary tables) as one line."""
     sizes: list[Any] = []
     launches = 0

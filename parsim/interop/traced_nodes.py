@@ -33,7 +33,7 @@ class TensorFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class TracedNode:
     """One call."""
 
     name: str
@@ -77,11 +77,11 @@ class TracedParameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class ModuleTrace:
     """One forward pass on a batch."""
 
     batch: int
-    nodes: tuple[Node, ...]
+    nodes: tuple[TracedNode, ...]
     parameters: Mapping[str, TracedParameter]
     """by the name of the tensor; one that the module has under several names appears under each, with one `TracedParameter.name`"""
     buffers: Mapping[str, TensorFacts]

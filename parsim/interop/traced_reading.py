@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from parsim.interop.traced_nodes import Node
+from parsim.interop.traced_nodes import TracedNode
 from parsim.interop.traced_sizes import Traces
 
 # what the derivative of an elementwise function needs (PyTorch, tools/autograd/derivatives.yaml)
@@ -43,7 +43,7 @@ PRODUCTS = frozenset({
 
 
 @dataclass(slots=True)
-class Line:
+class OperatorLine:
     """One operator of the model in the making."""
 
     op: str
@@ -73,15 +73,15 @@ RAW = "input"
 
 
 @dataclass(slots=True)
-class Reading:
+class TraceWalk:
     """The state of the walk over a trace."""
 
     traces: Traces
     root: dict[str, str] = field(default_factory=dict)
     """tensor -> the tensor whose memory it is"""
     grad: dict[str, bool] = field(default_factory=dict)
-    lines: list[Line] = field(default_factory=list)
-    unmapped: list[Line] = field(default_factory=list)
+    lines: list[OperatorLine] = field(default_factory=list)
+    unmapped: list[OperatorLine] = field(default_factory=list)
     readers: Counter[str] = field(default_factory=Counter)
     """how many operators read a tensor"""
 
@@ -101,6 +101,6 @@ class Reading:
         """Whether a tensor was given to the module."""
         return self.rooted(name) in self.traces.small.inputs
 
-    def line(self, node: Node, op: str, of: list[str], settings: dict[str, Any], *parameters: str) -> Line:
+    def line(self, node: TracedNode, op: str, of: list[str], settings: dict[str, Any], *parameters: str) -> OperatorLine:
         shape = node.tensor.shape if node.tensor is not None else ()
-        return Line(op, of, settings, node.name, node.module, list(parameters), aten=node.op, shape=shape)
+        return OperatorLine(op, of, settings, node.name, node.module, list(parameters), aten=node.op, shape=shape)

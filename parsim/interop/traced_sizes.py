@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parsim.errors import Finding, ScenarioError
-from parsim.interop.traced_nodes import Node, Ref, TensorFacts, Trace
+from parsim.interop.traced_nodes import ModuleTrace, Ref, TensorFacts, TracedNode
 
 
 class ForeignShapeError(ScenarioError):
@@ -17,8 +17,8 @@ class ForeignShapeError(ScenarioError):
 class Traces:
     """The same program on two batches."""
 
-    small: Trace
-    large: Trace
+    small: ModuleTrace
+    large: ModuleTrace
     facts: dict[str, tuple[TensorFacts, TensorFacts]] = field(default_factory=dict)
     """tensor -> what it is in both"""
 
@@ -99,6 +99,6 @@ def _product(shape: tuple[int, ...]) -> int:
     return total
 
 
-def tensors(node: Node) -> list[str]:
+def tensors(node: TracedNode) -> list[str]:
     """Names of the arguments that are tensors themselves, not lists of them."""
     return [argument.name for argument in node.arguments if isinstance(argument, Ref)]

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from parsim.interop.traced_nodes import Node, Ref
-from parsim.interop.traced_reading import CHOICES, INPUT, KNOWN, NOTHING, OUTPUT, PASSES, RAW, Line, Reading
+from parsim.interop.traced_nodes import Ref, TracedNode
+from parsim.interop.traced_reading import CHOICES, INPUT, KNOWN, NOTHING, OUTPUT, PASSES, RAW, OperatorLine, TraceWalk
 from parsim.interop.traced_sizes import Traces
 
 _FUNCTIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "tanh": "tanh", "sigmoid": "sigmoid"}
@@ -15,9 +15,9 @@ _ALIASES = frozenset({"detach", "alias", "lift_fresh", "getitem", "requires_grad
 _IGNORED = ("_assert", "sym_", "_guard", "_check")
 
 
-def read(traces: Traces) -> Reading:
+def read(traces: Traces) -> TraceWalk:
     """All calls as lines, in the order of execution; views and what changes nothing are followed, not listed."""
-    reading = Reading(traces)
+    reading = TraceWalk(traces)
     for name, parameter in traces.small.parameters.items():
         reading.grad[name] = parameter.trainable
     roots: dict[str, str] = {}
@@ -31,7 +31,7 @@ def read(traces: Traces) -> Reading:
     return reading
 
 
-def _node(reading: Reading, node: Node) -> None:
+def _node(reading: TraceWalk, node: TracedNode) -> None:
     if node.op.startswith(_IGNORED) or node.tensor is None:
         return
     tensors = node.refs
@@ -55,7 +55,7 @@ def _node(reading: Reading, node: Node) -> None:
         reading.root[old] = node.name
 
 
-def _same_type(reading: Reading, node: Node, op: str) -> bool:
+def _same_type(reading: TraceWalk, node: TracedNode, op: str) -> bool:
     if op not in ("to", "_to_copy", "type_as") or not node.refs or node.refs[0] not in reading.traces.facts or node.tensor is None:
         return False
     source = reading.traces.facts[node.refs[0]][0]
@@ -64,15 +64,15 @@ def _same_type(reading: Reading, node: Node, op: str) -> bool:
 
 # --- words ----------------------------------------------------------------------------------------------------------
 
-Words = Callable[[Reading, Node], list[Line]]
+Words = Callable[[TraceWalk, TracedNode], list[OperatorLine]]
 
 
-def _inputs(reading: Reading, name: str) -> list[str]:
+def _inputs(reading: TraceWalk, name: str) -> list[str]:
     """What an operator that needs one tensor reads."""
     return reading.differentiated(name) or ([RAW] if reading.raw(name) else [])
 
 
-def _trainable(reading: Reading, *parameters: str) -> dict[str, Any]:
+def _trainable(reading: TraceWalk, *parameters: str) -> dict[str, Any]:
     return {} if all(reading.traces.small.parameters[name].trainable for name in parameters) else {"trainable": False}
 
 
@@ -81,7 +81,7 @@ def _times(rows: tuple[int, bool]) -> dict[str, Any]:
     return ({} if rows[0] == 1 else {"rows": rows[0]}) | ({"once": True} if rows[1] else {})
 
 
-def _weighted(reading: Reading, node: Node, source: str, weight: str, bias: str | None) -> list[Line]:
+def _weighted(reading: TraceWalk, node: TracedNode, source: str, weight: str, bias: str | None) -> list[OperatorLine]:
     """source x weight (+ bias): the weight is [out, in] or [in, out]."""
     held = reading.traces.shape(weight)
     into = reading.traces.shape(source)[-1]
@@ -93,7 +93,7 @@ def _weighted(reading: Reading, node: Node, source: str, weight: str, bias: str 
     return [line]
 
 
-def _linear(reading: Reading, node: Node) -> list[Line]:
+def _linear(reading: TraceWalk, node: TracedNode) -> list[OperatorLine]:
     source, weight, bias = (node.arguments + (None,) * 3)[:3]
     if reading.parameter(weight.name) is None or len(reading.traces.shape(weight.name)) != 2:
         return _product(reading, node, source.name, weight.name, transposed=True)
@@ -102,7 +102,7 @@ def _linear(reading: Reading, node: Node) -> list[Line]:
     return _weighted(reading, node, source.name, weight.name, bias.name if bias is not None else None)
 
 
-def _addmm(reading: Reading, node: Node) -> list[Line]:
+def _addmm(reading: TraceWalk, node: TracedNode) -> list[OperatorLine]:
     bias, source, weight = node.arguments[:3]
     if reading.parameter(weight.name) is None:
         return _product(reading, node, source.name, weight.name)
@@ -111,7 +111,7 @@ def _addmm(reading: Reading, node: Node) -> list[Line]:
     return _weighted(reading, node, source.name, weight.name, bias.name)
 
 
-def _matmul(reading: Reading, node: Node) -> list[Line]:
+def _matmul(reading: TraceWalk, node: TracedNode) -> list[OperatorLine]:
     left, right = node.arguments[-2:] if node.op == "baddbmm" else node.arguments[:2]
     if reading.parameter(right.name) is not None and len(reading.traces.shape(right.name)) == 2:
         return _weighted(reading, node, left.name, right.name, None)
@@ -120,7 +120,7 @@ def _matmul(reading: Reading, node: Node) -> list[Line]:
     return _product(reading, node, left.name, right.name)
 
 
-def _product(reading: Reading, node: Node, left: str, right: str, *, transposed: bool = False) -> list[Line]:
+def _product(reading: TraceWalk, node: TracedNode, left: str, right: str, *, transposed: bool = False) -> list[OperatorLine]:
     one, two = reading.traces.shape(left), reading.traces.shape(right)
     k = one[-1]
     m = one[-2] if len(one) > 1 else 1
@@ -135,7 +135,7 @@ def _product(reading: Reading, node: Node, left: str, right: str, *, transposed:
     return [reading.line(node, "product", of, settings)]
 
 
-def _embedding(reading: Reading, node: Node) -> list[Line]:
+def _embedding(reading: TraceWalk, node: TracedNode) -> list[OperatorLine]:
     table, ids = node.arguments[0].name, node.arguments[1].name
     parameter = reading.parameter(table)
     if parameter is None:
@@ -145,7 +145,7 @@ def _embedding(reading: Reading, node: Node) -> list[Line]:
     return [reading.line(node, "embedding", [RAW] if reading.raw(ids) else [], settings, parameter)]
 
 
-def _convolution(reading: Reading, node: Node) -> list[Line]:
+def _convolution(reading: TraceWalk, node: TracedNode) -> list[OperatorLine]:
     source, weight, bias, stride, padding, dilation, groups = node.arguments[:7]
     parameter, held, image = reading.parameter(weight.name), reading.traces.shape(weight.name), reading.traces.shape(source.name)
     if parameter is None or len(image) != len(held) or len(held) not in (3, 4):
@@ -171,7 +171,7 @@ def _convolution(reading: Reading, node: Node) -> list[Line]:
 _DEFAULTS = [("stride", [1, 1]), ("padding", [0, 0]), ("dilation", [1, 1]), ("groups", 1), ("bias", True)]
 
 
-def _norm(reading: Reading, node: Node) -> list[Line]:
+def _norm(reading: TraceWalk, node: TracedNode) -> list[OperatorLine]:
     source, shape, weight = node.arguments[:3]
     bias = node.arguments[3] if node.op == "layer_norm" else None
     hidden = 1
@@ -187,7 +187,7 @@ def _norm(reading: Reading, node: Node) -> list[Line]:
     return [reading.line(node, "layernorm" if node.op == "layer_norm" else "rmsnorm", of, settings, *parameters)]
 
 
-def _batchnorm(reading: Reading, node: Node) -> list[Line]:
+def _batchnorm(reading: TraceWalk, node: TracedNode) -> list[OperatorLine]:
     source, weight, bias = node.arguments[:3]
     of, shape = reading.differentiated(source.name), reading.traces.shape(source.name)
     if not (isinstance(weight, Ref) and isinstance(bias, Ref) and of):
@@ -202,7 +202,7 @@ def _batchnorm(reading: Reading, node: Node) -> list[Line]:
     return [reading.line(node, "batchnorm", of, settings, weight.name, bias.name)]
 
 
-def _activation(reading: Reading, node: Node) -> list[Line]:
+def _activation(reading: TraceWalk, node: TracedNode) -> list[OperatorLine]:
     source, op = node.refs[0], node.op.rstrip("_")
     features, shared = reading.traces.count(node.name)
     of = reading.differentiated(source)
@@ -213,7 +213,7 @@ def _activation(reading: Reading, node: Node) -> list[Line]:
     return [reading.line(node, "activation", of, {"kind": kind, "features": features, **inplace})]
 
 
-def _dropout(reading: Reading, node: Node) -> list[Line]:
+def _dropout(reading: TraceWalk, node: TracedNode) -> list[OperatorLine]:
     features, shared = reading.traces.count(node.name)
     of = reading.differentiated(node.refs[0])
     if shared or not of:
@@ -221,7 +221,7 @@ def _dropout(reading: Reading, node: Node) -> list[Line]:
     return [reading.line(node, "dropout", of, {"features": features, "p": float(node.arguments[1])})]
 
 
-def _add(reading: Reading, node: Node) -> list[Line]:
+def _add(reading: TraceWalk, node: TracedNode) -> list[OperatorLine]:
     tensors = [argument.name for argument in node.arguments[:2] if isinstance(argument, Ref)]
     of = reading.differentiated(*tensors)
     counts = {reading.traces.count(name) for name in (*tensors, node.name)}
@@ -232,7 +232,7 @@ def _add(reading: Reading, node: Node) -> list[Line]:
     return [reading.line(node, "sum", of, {"features": reading.traces.count(node.name)[0], **inplace})]
 
 
-def _pool(reading: Reading, node: Node) -> list[Line]:
+def _pool(reading: TraceWalk, node: TracedNode) -> list[OperatorLine]:
     source = node.refs[0]
     image, result = reading.traces.shape(source), node.tensor.shape if node.tensor is not None else ()
     of = reading.differentiated(source)
@@ -243,7 +243,7 @@ def _pool(reading: Reading, node: Node) -> list[Line]:
     return [reading.line(node, "pool", of, settings | _times((reading.traces.images(source), False)))]
 
 
-def _attention(reading: Reading, node: Node) -> list[Line]:
+def _attention(reading: TraceWalk, node: TracedNode) -> list[OperatorLine]:
     query, key, value = (node.arguments[place].name for place in range(3))
     mask, probability, causal = node.arguments[3], node.arguments[4] or 0.0, node.arguments[5]
     shapes = [reading.traces.shape(name) for name in (query, key, value)]
@@ -267,7 +267,7 @@ def _attention(reading: Reading, node: Node) -> list[Line]:
     return [reading.line(node, "attention", of, settings)]
 
 
-def _attention_products(reading: Reading, node: Node, queries: int, keys: int) -> list[Line]:
+def _attention_products(reading: TraceWalk, node: TracedNode, queries: int, keys: int) -> list[OperatorLine]:
     """Attention over other keys than queries, as the products and the softmax that it consists of."""
     query, key, value = (node.arguments[place].name for place in range(3))
     width, values = reading.traces.shape(query)[-1], reading.traces.shape(value)[-1]
@@ -275,7 +275,7 @@ def _attention_products(reading: Reading, node: Node, queries: int, keys: int) -
     size: Any = f"{count * queries * keys} once" if once else count * queries * keys
     rest: dict[str, Any] = {"count": count} | ({"once": True} if once else {})
 
-    def product(name: str, of: list[str], m: int, n: int, k: int, *, left: bool) -> Line:
+    def product(name: str, of: list[str], m: int, n: int, k: int, *, left: bool) -> OperatorLine:
         line = reading.line(node, "product", of, {"m": m, "n": n, "k": k, **rest} | ({} if left or len(of) != 1 else {"left": False}))
         line.name = name
         return line
@@ -293,7 +293,7 @@ def _attention_products(reading: Reading, node: Node, queries: int, keys: int) -
     return [first, softmax, second]
 
 
-def _cross_entropy(reading: Reading, node: Node) -> list[Line]:
+def _cross_entropy(reading: TraceWalk, node: TracedNode) -> list[OperatorLine]:
     logits = node.refs[0]
     shape = reading.traces.shape(logits)
     classes = shape[1] if len(shape) > 1 else shape[0]
@@ -308,7 +308,7 @@ def _cross_entropy(reading: Reading, node: Node) -> list[Line]:
     return [reading.line(node, "loss", of, settings | _times(reading.traces.rows(logits, classes)))]
 
 
-def _mean_square(reading: Reading, node: Node) -> list[Line]:
+def _mean_square(reading: TraceWalk, node: TracedNode) -> list[OperatorLine]:
     of = reading.differentiated(node.refs[0])
     count, shared = reading.traces.count(node.refs[0])
     if len(of) != 1 or shared:
@@ -316,7 +316,7 @@ def _mean_square(reading: Reading, node: Node) -> list[Line]:
     return [reading.line(node, "loss", of, {"kind": "mse", "classes": count, "upcast": False})]
 
 
-def _kernel(reading: Reading, node: Node) -> list[Line]:
+def _kernel(reading: TraceWalk, node: TracedNode) -> list[OperatorLine]:
     """A memory-bound operator by what its derivative keeps; one that is not known keeps what it reads."""
     op = node.op.rstrip("_")
     names = list(node.refs)
@@ -346,7 +346,7 @@ def _kernel(reading: Reading, node: Node) -> list[Line]:
     return [line]
 
 
-def _choice(reading: Reading, beside: list[str]) -> list[str]:
+def _choice(reading: TraceWalk, beside: list[str]) -> list[str]:
     """Masks and indices that only this operator keeps; what several read, or the module has, is there once."""
     alone = []
     for name in dict.fromkeys(beside):
@@ -357,7 +357,7 @@ def _choice(reading: Reading, beside: list[str]) -> list[str]:
     return alone
 
 
-def _keeps(reading: Reading, op: str, result: str, trained: dict[str, list[str]], learned: list[str], names: list[str]) -> list[str]:
+def _keeps(reading: TraceWalk, op: str, result: str, trained: dict[str, list[str]], learned: list[str], names: list[str]) -> list[str]:
     """Tensors among the inputs and the result that backward needs."""
     if op in NOTHING or op in CHOICES or not (trained or learned):
         return []

@@ -16,7 +16,7 @@ from parsim.interop.deepspeed_named import brought_tree, deepspeed_of
 from parsim.interop.fsdp import write_fsdp
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import (
-    Sizes,
+    TransformerSizes,
     missing_file,
     neighbour,
     write_accumulation,
@@ -109,7 +109,7 @@ TUNED = ("tune_mm_mlp_adapter", "unfreeze_mm_vision_tower", "mm_tunable_parts")
 """and those that say which parts are trained"""
 
 
-def _write_model(draft: ImportDraft, source: Source) -> Sizes | None:
+def _write_model(draft: ImportDraft, source: Source) -> TransformerSizes | None:
     """The model; a tower of images beside it makes it another one than the name says, which is asked for."""
     named, towers = source.of("model"), [key for key in source.all(*TOWERS) if key.value not in (None, False, "", "None")]
     if not towers:
@@ -215,7 +215,7 @@ def _batch(draft: ImportDraft, job: Arguments) -> None:
     draft.harmless(last, "how long the training lasts")
 
 
-def _strategy(draft: ImportDraft, job: Arguments, sizes: Sizes | None) -> None:
+def _strategy(draft: ImportDraft, job: Arguments, sizes: TransformerSizes | None) -> None:
     """Types and what is sharded: by DeepSpeed, by FSDP, by accelerate's file, or not at all."""
     source = job.source
     half = half_type(draft, source)

@@ -9,7 +9,7 @@ from typing import Any
 
 from parsim.interop.export_draft import ExportDraft, no_muon
 from parsim.interop.import_draft import ImportDraft
-from parsim.interop.import_sections import Sizes, write_sequence_length
+from parsim.interop.import_sections import TransformerSizes, write_sequence_length
 from parsim.interop.keys import Key, Source, key_table
 from parsim.interop.peft import asks_for_adapters
 
@@ -153,7 +153,7 @@ def write_switches(draft: ImportDraft, source: Source) -> None:
     draft.take(source, "parallel.tensor.size")
 
 
-def write_liger(draft: ImportDraft, source: Source, sizes: Sizes | None, length: int | None) -> None:
+def write_liger(draft: ImportDraft, source: Source, sizes: TransformerSizes | None, length: int | None) -> None:
     """Liger's kernels: norms and MLP in one kernel each, and a loss that makes the logits piece by piece.
 
     Pieces as in linkedin/Liger-Kernel, ops/fused_linear_cross_entropy.py: next_power_of_2(ceil(tokens / ceil(V / h))) tokens each.
@@ -166,7 +166,7 @@ def write_liger(draft: ImportDraft, source: Source, sizes: Sizes | None, length:
     write_liger_loss(draft, key, sizes, length)
 
 
-def write_liger_loss(draft: ImportDraft, key: Key, sizes: Sizes | None, length: int | None) -> None:
+def write_liger_loss(draft: ImportDraft, key: Key, sizes: TransformerSizes | None, length: int | None) -> None:
     """Liger's loss behind the head: as many pieces of the logits as it makes of a micro-batch of samples of `length`."""
     draft.write("training.loss.kernel", "fused", key)
     micro: Any = draft.value("training.micro_batch")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from parsim.kernel import Gemm, Kernel, Memory
-from parsim.model.adapter_types import Sizes, beside
+from parsim.model.adapter_types import AdapterSizes, beside
 from parsim.model.adapters import DOWN, GATE, UP, Target, dequantisation
 from parsim.model.mixture import GroupedLinear, Router
 from parsim.model.model import Parameter, Save, Work
@@ -77,7 +77,7 @@ class FrozenExperts(GroupedLinear):
     def _adapted(self, work: Work, name: str, sizes: tuple[int, int, int, int, int], at: Workload) -> Work:
         """As `parsim.model.adapters.FrozenLinear` has it, on the copies of a rank's experts; temporary tensors are one expert's."""
         (local, m, n, k, copies), r = sizes, self.rank
-        all_rows, one = Sizes(copies * k, copies * k, copies * n), Sizes(m * k, m * k, m * n)
+        all_rows, one = AdapterSizes(copies * k, copies * k, copies * n), AdapterSizes(m * k, m * k, m * n)
         around, held = (
             beside(at, each, fp32=self.fp32_adapters, quantised=bool(self.storage), dropout=self.dropout) for each in (all_rows, one)
         )
@@ -129,7 +129,7 @@ class FrozenRouter(Router):
     def training_work(self, at: Workload) -> Work:
         """The router's, and six small products."""
         work, m, k, r = Router.training_work(self, at), at.local_tokens, self.hidden, self.rank
-        around = beside(at, Sizes(m * k, m * k, m * self.experts), fp32=self.fp32_adapter, quantised=False, dropout=False)
+        around = beside(at, AdapterSizes(m * k, m * k, m * self.experts), fp32=self.fp32_adapter, quantised=False, dropout=False)
         e, dtype = around.element, around.dtype
         shapes = ((m, r, k), (m, self.experts, r)), ((m, r, self.experts), (m, k, r))
         forward, backward = ([Gemm(*shape, dtype=dtype, element=e) for shape in side] for side in shapes)

@@ -66,7 +66,7 @@ def dropped(count: float, element: int) -> Memory:
     return Memory((2 * element + 1) * count)
 
 
-class Sizes(NamedTuple):
+class AdapterSizes(NamedTuple):
     """Elements of one adapter's tensors on a rank."""
 
     entering: int
@@ -76,7 +76,7 @@ class Sizes(NamedTuple):
     out: int
 
 
-def beside(at: Workload, sizes: Sizes, *, fp32: bool, quantised: bool, dropout: bool) -> Beside:
+def beside(at: Workload, sizes: AdapterSizes, *, fp32: bool, quantised: bool, dropout: bool) -> Beside:
     """What surrounds the products of an adapter with fp32 parameters, or with the model's; `quantised`: beside bitsandbytes' weights."""
     if not fp32 or (at.autocast and (quantised or at.compiled)):
         return _plain(at, sizes, dropout=dropout)
@@ -102,7 +102,7 @@ def beside(at: Workload, sizes: Sizes, *, fp32: bool, quantised: bool, dropout: 
     )
 
 
-def _plain(at: Workload, sizes: Sizes, *, dropout: bool) -> Beside:
+def _plain(at: Workload, sizes: AdapterSizes, *, dropout: bool) -> Beside:
     """Everything has the type of the activations."""
     (entering, read, out), e = sizes, at.element
     drop = (dropped(entering, e),) if dropout else ()
@@ -121,7 +121,7 @@ def _plain(at: Workload, sizes: Sizes, *, dropout: bool) -> Beside:
     )
 
 
-def _autocast(at: Workload, sizes: Sizes, *, dropout: bool) -> Beside:
+def _autocast(at: Workload, sizes: AdapterSizes, *, dropout: bool) -> Beside:
     """The input is cast to fp32 by the layer, and back to 16 bits by its product; the fp32 one is there until the layer has returned."""
     (entering, read, out), e = sizes, at.element
     drop = (dropped(entering, FP32),) if dropout else ()
@@ -139,7 +139,7 @@ def _autocast(at: Workload, sizes: Sizes, *, dropout: bool) -> Beside:
     )
 
 
-def _compiled(at: Workload, sizes: Sizes, *, dropout: bool) -> Beside:
+def _compiled(at: Workload, sizes: AdapterSizes, *, dropout: bool) -> Beside:
     """fp32 products of a compiled layer: scaling, sum and cast are one kernel."""
     (entering, read, out), e = sizes, at.element
     return Beside(

@@ -39,7 +39,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from parsim.kernel import Gemm, Kernel, Memory
-from parsim.model.adapter_types import FP32, Sizes, beside, widened
+from parsim.model.adapter_types import FP32, AdapterSizes, beside, widened
 from parsim.model.linear import Linear
 from parsim.model.model import Model, Parameter, Save, Work, kept
 from parsim.model.workload import Workload, rows, shard
@@ -149,7 +149,7 @@ class FrozenLinear(Linear):
         k = shard(self.in_features, at) if self.split == "row" else self.in_features
         entering = self._entering(at)
         wide, bits = adapter.fp32 and not adapter.slice, self.storage in FORMATS
-        around = beside(at, Sizes(entering, m * k, m * n), fp32=wide, quantised=bits, dropout=adapter.dropout)
+        around = beside(at, AdapterSizes(entering, m * k, m * n), fp32=wide, quantised=bits, dropout=adapter.dropout)
         e, dtype = around.element, around.dtype
         first = not adapter.slice or adapter == self.adapters[0]
         name = f"{self.name}.{adapter.name}"
@@ -188,7 +188,7 @@ class FrozenLinear(Linear):
         """
         m, n, k, e, r = rows(at, self.split, self.per_sample), adapter.out_features, self.in_features, at.element, adapter.rank
         bits = self.storage in FORMATS
-        around = beside(at, Sizes(m * k, m * k, m * n), fp32=adapter.fp32, quantised=bits, dropout=adapter.dropout)
+        around = beside(at, AdapterSizes(m * k, m * k, m * n), fp32=adapter.fp32, quantised=bits, dropout=adapter.dropout)
         dtype, p = around.dtype, around.element
         w = FP32 if around.own_input else e  # of the trained lengths and of what they scale
         eye = FP32 if at.autocast else p

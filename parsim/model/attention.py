@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from parsim.kernel import Attention, Gemm, Kernel, Memory
 from parsim.model.context import spread
-from parsim.model.context_blocks import Sizes, Spread
+from parsim.model.context_blocks import CoreSizes, SpreadCore
 from parsim.model.model import Layer, Parameter, Save, Work
 from parsim.model.norms import eager_rms_norm, spelled_out
 from parsim.model.workload import Split, Workload, shard
@@ -143,7 +143,7 @@ class AttentionCore(Layer):
             return ()
         return (Memory(2 * self.sizes(at).output),)
 
-    def sizes(self, at: Workload) -> Sizes:
+    def sizes(self, at: Workload) -> CoreSizes:
         """The tensors of one rank's fused core [B]; keys and values as the kernel gets them, copied to all heads or not."""
         query, key, value = self.widths(at)
         token = at.tokens * at.element
@@ -152,9 +152,9 @@ class AttentionCore(Layer):
         rows = -(-at.sequence // 32) * 32 if at.attention == "mem-efficient" else at.sequence
         heads = shard(self.heads, at)
         output = heads * (self.value_dim or self.head_dim) * token
-        return Sizes(query * token, copies * key * token, copies * value * token, output, 4 * at.batch * heads * rows)
+        return CoreSizes(query * token, copies * key * token, copies * value * token, output, 4 * at.batch * heads * rows)
 
-    def spread(self, at: Workload) -> Spread:
+    def spread(self, at: Workload) -> SpreadCore:
         """The fused core of one of several context ranks that do not split by heads."""
         part = spread(at, lambda *shape: self._kernel(at, *shape), self.sizes(at), causal=self.causal)
         return part.with_copy(self._copy(at))

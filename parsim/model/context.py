@@ -29,19 +29,19 @@ from __future__ import annotations
 import math
 
 from parsim.kernel import Kernel, Memory
-from parsim.model.context_blocks import Block, CoreKernel, Sizes, Spread
+from parsim.model.context_blocks import CoreBlock, CoreKernel, CoreSizes, SpreadCore
 from parsim.model.torch_ring import torch_ring
 from parsim.model.workload import Workload
 
 
-def spread(at: Workload, kernel: CoreKernel, sizes: Sizes, *, causal: bool) -> Spread:
+def spread(at: Workload, kernel: CoreKernel, sizes: CoreSizes, *, causal: bool) -> SpreadCore:
     """The core under ``at.context_method`` ring or all-gather; ulysses needs no blocks."""
     if at.torch_context:
         return torch_ring(at, kernel, sizes, causal=causal)
     return (_ring if at.context_method == "ring" else _gathered)(at, kernel, sizes, causal=causal)
 
 
-def _ring(at: Workload, kernel: CoreKernel, sizes: Sizes, *, causal: bool) -> Spread:
+def _ring(at: Workload, kernel: CoreKernel, sizes: CoreSizes, *, causal: bool) -> SpreadCore:
     c, own = at.context, at.sequence
     keys = own // 2 if causal else own
     seen = sizes.key_value * keys // own
@@ -58,9 +58,9 @@ def _ring(at: Workload, kernel: CoreKernel, sizes: Sizes, *, causal: bool) -> Sp
     """the first partial output is scaled, the others are scaled and added"""
     join = Memory(2.0 * sizes.key_value)
     """keys and values into one buffer"""
-    forward = [Block((join, own_forward))]
-    forward += [Block((*pick, block(False), statistics)) for _ in range(c - 1)]
-    forward[-1] = Block((*forward[-1].kernels, merge))
+    forward = [CoreBlock((join, own_forward))]
+    forward += [CoreBlock((*pick, block(False), statistics)) for _ in range(c - 1)]
+    forward[-1] = CoreBlock((*forward[-1].kernels, merge))
     # backward goes round the other way and ends with the own block; gradients are added to those that have arrived
     backward = []
     for step in range(c):
@@ -68,8 +68,10 @@ def _ring(at: Workload, kernel: CoreKernel, sizes: Sizes, *, causal: bool) -> Sp
         added = sizes.key_value if last else seen
         passes = 3.0 if step else 2.0
         kernels = (own_backward,) if last else (*pick, block(True))
-        backward.append(Block(((join,) if not step else ()) + kernels, (Memory(passes * sizes.query), Memory(passes * added, launches=2))))
-    return Spread(
+        backward.append(
+            CoreBlock(((join,) if not step else ()) + kernels, (Memory(passes * sizes.query), Memory(passes * added, launches=2)))
+        )
+    return SpreadCore(
         tuple(forward),
         tuple(backward),
         forward_temporary=c * (sizes.key_value + sizes.output + sizes.statistics),
@@ -77,7 +79,7 @@ def _ring(at: Workload, kernel: CoreKernel, sizes: Sizes, *, causal: bool) -> Sp
     )
 
 
-def _gathered(at: Workload, kernel: CoreKernel, sizes: Sizes, *, causal: bool) -> Spread:
+def _gathered(at: Workload, kernel: CoreKernel, sizes: CoreSizes, *, causal: bool) -> SpreadCore:
     c, own = at.context, at.sequence
     whole = c * sizes.key_value
     order = Memory(2.0 * whole, launches=2)
@@ -86,10 +88,10 @@ def _gathered(at: Workload, kernel: CoreKernel, sizes: Sizes, *, causal: bool) -
     """(queries, keys up to them) of the two middle chunks"""
     longest = max(keys for _, keys in chunks)
     added = math.fsum(Memory(3.0 * whole * keys / (c * own), launches=2).bytes for _, keys in chunks)
-    return Spread(
-        (Block((order, *(kernel(queries, keys, causal, False) for queries, keys in chunks))),),
+    return SpreadCore(
+        (CoreBlock((order, *(kernel(queries, keys, causal, False) for queries, keys in chunks))),),
         (
-            Block(
+            CoreBlock(
                 (
                     order,
                     *(kernel(queries, keys, causal, True) for queries, keys in chunks),

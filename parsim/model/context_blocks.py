@@ -11,7 +11,7 @@ CoreKernel = Callable[[int, int, bool, bool], Kernel]
 """(queries, keys, causal, backward) -> the fused kernel of this rank's heads"""
 
 
-class Sizes(NamedTuple):
+class CoreSizes(NamedTuple):
     """Tensors of one rank [B]."""
 
     query: int
@@ -27,30 +27,30 @@ class Sizes(NamedTuple):
         return self.key + self.value
 
 
-class Block(NamedTuple):
+class CoreBlock(NamedTuple):
     """Kernels between two messages, and those that need the second one to have arrived."""
 
     kernels: tuple[Kernel, ...]
     then: tuple[Kernel, ...] = ()
 
 
-class Spread(NamedTuple):
+class SpreadCore(NamedTuple):
     """The attention core of one rank."""
 
-    forward: tuple[Block, ...]
-    backward: tuple[Block, ...]
+    forward: tuple[CoreBlock, ...]
+    backward: tuple[CoreBlock, ...]
     forward_temporary: int
     """live only while the forward runs, beyond operands, output and statistics [B]"""
     backward_temporary: int
 
-    def with_copy(self, copy: tuple[Kernel, ...]) -> Spread:
+    def with_copy(self, copy: tuple[Kernel, ...]) -> SpreadCore:
         """With `copy` of the whole output behind forward's last block, and of its gradient before backward's first."""
         if not copy:
             return self
         *before, last = self.forward
         first, *after = self.backward
-        forward = (*before, Block((*last.kernels, *last.then, *copy)))
-        return self._replace(forward=forward, backward=(Block((*copy, *first.kernels), first.then), *after))
+        forward = (*before, CoreBlock((*last.kernels, *last.then, *copy)))
+        return self._replace(forward=forward, backward=(CoreBlock((*copy, *first.kernels), first.then), *after))
 
     def kernels(self, *, backward: bool) -> tuple[Kernel, ...]:
         """All of one direction, in order."""

@@ -60,7 +60,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class ExpertExchange:
     """The tokens of a layer between one rank and the ranks of their experts."""
 
     at: Workload

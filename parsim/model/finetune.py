@@ -28,7 +28,7 @@ BACKBONE = "backbone"
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class SpreadLayers:
     """Everything is frozen but this many layers, the last one of each of as many equal runs (LLaMA Pro, 2401.02415)."""
 
     layers: int
@@ -63,7 +63,7 @@ class Finetune:
     """how frozen linear weights are stored; '' = as the precision says"""
     quantise_head: bool = False
     """the language-model head is quantised too"""
-    freeze: int | Spread | tuple[str, ...] = (BACKBONE,)
+    freeze: int | SpreadLayers | tuple[str, ...] = (BACKBONE,)
     """method freeze: the embedding and this many first layers, all but some layers, or parts by name"""
     tower: bool = True
     """adapters stand in a tower of images and its projector, too"""
@@ -113,8 +113,8 @@ def finetuned(model: Model, recipe: Finetune) -> Model:
     return replace(model, blocks=blocks, active_fraction_blocks=_active(model, blocks))
 
 
-def _shown(freeze: int | Spread | tuple[str, ...]) -> object:
-    if isinstance(freeze, Spread):
+def _shown(freeze: int | SpreadLayers | tuple[str, ...]) -> object:
+    if isinstance(freeze, SpreadLayers):
         return {"spread": freeze.layers}
     return {"layers": freeze} if isinstance(freeze, int) else list(freeze)
 
@@ -268,7 +268,7 @@ def _freeze(model: Model, recipe: Finetune) -> tuple[Block, ...]:
     cold: tuple[str, ...] | None = recipe.freeze if isinstance(recipe.freeze, tuple) else None
     if cold == (BACKBONE,):
         below = len(layers) if heads else len(layers) - 1
-    elif isinstance(recipe.freeze, Spread):
+    elif isinstance(recipe.freeze, SpreadLayers):
         return _all_but(model, recipe, recipe.freeze.layers)
     elif cold is None:
         below = int(recipe.freeze)  # type: ignore[arg-type]

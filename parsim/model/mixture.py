@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from parsim.kernel import Gemm, Kernel, Memory
 from parsim.model.elementwise import Activation, GatedActivation, ResidualAdd, SharedGate
-from parsim.model.exchange import Exchange
+from parsim.model.exchange import ExpertExchange
 from parsim.model.linear import Linear, product_casts, saved_input
 from parsim.model.model import Layer, Operator, Parameter, Save, Work
 from parsim.model.paged_stash import headroom, kept
@@ -103,9 +103,9 @@ class Dispatch(Layer):
     split: Split = "replicated"
     selective: str = ""
 
-    def exchange(self, at: Workload) -> Exchange:
+    def exchange(self, at: Workload) -> ExpertExchange:
         """How tokens leave, and how their gradients come back."""
-        return Exchange(at, self.hidden, routing(self, at))
+        return ExpertExchange(at, self.hidden, routing(self, at))
 
     def training_work(self, at: Workload) -> Work:
         """A gather forward, a sum of the copies backward."""
@@ -275,9 +275,9 @@ class Combine(Layer):
     split: Split = "replicated"
     selective: str = ""
 
-    def exchange(self, at: Workload) -> Exchange:
+    def exchange(self, at: Workload) -> ExpertExchange:
         """How outputs come back, and how their gradients leave."""
-        return Exchange(at, self.hidden, routing(self, at), summed=True)
+        return ExpertExchange(at, self.hidden, routing(self, at), summed=True)
 
     def training_work(self, at: Workload) -> Work:
         """A scatter with weights both ways."""

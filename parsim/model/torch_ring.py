@@ -27,14 +27,14 @@ memory-efficient kernel beside ``context_parallel`` only.
 from __future__ import annotations
 
 from parsim.kernel import Memory
-from parsim.model.context_blocks import Block, CoreKernel, Sizes, Spread
+from parsim.model.context_blocks import CoreBlock, CoreKernel, CoreSizes, SpreadCore
 from parsim.model.workload import Workload
 
 WIDE = 4
 """bytes of an element of sums"""
 
 
-def torch_ring(at: Workload, kernel: CoreKernel, sizes: Sizes, *, causal: bool) -> Spread:
+def torch_ring(at: Workload, kernel: CoreKernel, sizes: CoreSizes, *, causal: bool) -> SpreadCore:
     """The last rank's, whose blocks behind its own all have the first half of the keys (`_is_causal_behavior`)."""
     c, own, e = at.context, at.sequence, at.element
     keys = own // 2 if causal else own
@@ -59,16 +59,16 @@ def torch_ring(at: Workload, kernel: CoreKernel, sizes: Sizes, *, causal: bool) 
         summed += [Memory((added * part + 2 * pass_) * key_values + dq, launches=6)] * (c - 1)
         ended = (Memory(float((WIDE + e) * queries)), Memory(float((WIDE + e) * key_values)))
     sends = () if gathers and at.compiled else (joined,)  # what is never sent is not joined
-    forward = [Block((contiguous, joined, kernel(own, own, causal, False), *cast))]
-    forward += [Block((*(sends if step < c - 1 else ()), kernel(own, keys, False, False), merges[step - 1])) for step in range(1, c)]
-    forward[-1] = Block((*forward[-1].kernels, *result))
-    backward = [Block((*begin, contiguous, joined, kernel(own, own, causal, True)), (summed[0],))]
-    backward += [Block((*(sends if step < c - 1 else ()), kernel(own, keys, False, True)), (summed[step],)) for step in range(1, c)]
-    backward.append(Block((), ended))
+    forward = [CoreBlock((contiguous, joined, kernel(own, own, causal, False), *cast))]
+    forward += [CoreBlock((*(sends if step < c - 1 else ()), kernel(own, keys, False, False), merges[step - 1])) for step in range(1, c)]
+    forward[-1] = CoreBlock((*forward[-1].kernels, *result))
+    backward = [CoreBlock((*begin, contiguous, joined, kernel(own, own, causal, True)), (summed[0],))]
+    backward += [CoreBlock((*(sends if step < c - 1 else ()), kernel(own, keys, False, True)), (summed[step],)) for step in range(1, c)]
+    backward.append(CoreBlock((), ended))
     kept = (2 + (c if gathers else 1)) * sizes.key_value
     merging = (WIDE + e + WIDE) if at.compiled else (e + 4 * WIDE)
     sums = (c * e if at.compiled else WIDE + e) * queries + (3 * WIDE + e) * key_values
-    return Spread(tuple(forward), tuple(backward), kept + merging * output, kept + sums)
+    return SpreadCore(tuple(forward), tuple(backward), kept + merging * output, kept + sums)
 
 
 def _merged(output: int, statistics: int, element: int, *, first: bool, last: bool) -> Memory:

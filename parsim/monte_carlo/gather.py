@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from parsim.monte_carlo.question import Question, Sampled, ask
+from parsim.monte_carlo.question import RunQuestion, Sampled, ask
 from parsim.monte_carlo.stopping import BETWEEN, Until
 from parsim.report.variability import CauseEffect, Over, RunStatistics, Slowest, Spread, most_expensive
 
-Answer = Callable[[Sequence[Question]], Iterable[tuple[Question, Sampled]]]
+Answer = Callable[[Sequence[RunQuestion]], Iterable[tuple[RunQuestion, Sampled]]]
 """gets questions answered, in any order"""
 CAUSE_RUNS = 100
 """runs that say what each cause does: differences of equal draws need few"""
@@ -47,7 +47,7 @@ def gather(answer: Answer, of: Disturbed, runs: int, *, until: Until | None = No
 class _Gathering:
     def __init__(self, answer: Answer, of: Disturbed) -> None:
         self._answer, self._of = answer, of
-        self._known: dict[Question, Sampled] = {}
+        self._known: dict[RunQuestion, Sampled] = {}
 
     def whole(self, runs: int, until: Until | None) -> RunStatistics:
         causes, static = self._of.causes, self._of.static

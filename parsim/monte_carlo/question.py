@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 
-class StepSample(Protocol):
+class SampledStep(Protocol):
     """What came of one run."""
 
     @property
@@ -34,7 +34,7 @@ class Sampler(Protocol):
     def method(self) -> str:
         """How a run is found."""
 
-    def answers(self, asked: Iterable[tuple[int, Iterable[str]]]) -> Collection[StepSample]:
+    def answers(self, asked: Iterable[tuple[int, Iterable[str]]]) -> Collection[SampledStep]:
         """The steps of runs, each with some causes."""
 
 
@@ -48,7 +48,7 @@ class Sampled(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class RunQuestion:
     """One run with some causes on."""
 
     number: int
@@ -62,13 +62,13 @@ class Question:
         return f"{self.number} {'+'.join(self.causes)}"
 
 
-def ask(causes: Iterable[str], runs: Iterable[int]) -> Iterator[Question]:
+def ask(causes: Iterable[str], runs: Iterable[int]) -> Iterator[RunQuestion]:
     """The questions of so many runs with these causes on."""
     ordered = tuple(sorted(causes))
-    return (Question(number, ordered) for number in runs)
+    return (RunQuestion(number, ordered) for number in runs)
 
 
-def answers(sampler: Sampler, questions: Iterable[Question]) -> list[Sampled]:
+def answers(sampler: Sampler, questions: Iterable[RunQuestion]) -> list[Sampled]:
     """What a sampler says to questions."""
     found = sampler.answers((one.number, one.causes) for one in questions)
     return [Sampled(float(one.step_time), int(one.slowest)) for one in found]

@@ -28,7 +28,7 @@ class Zipf:
     exponent: float
 
 
-class Count(NamedTuple):
+class ExpertTokens(NamedTuple):
     """A row of a histogram."""
 
     layer: int
@@ -42,7 +42,7 @@ class Histogram:
     """Counted tokens of experts; experts that are not listed got none."""
 
     file: str
-    rows: tuple[Count, ...]
+    rows: tuple[ExpertTokens, ...]
 
 
 Imbalance = float | Zipf | Histogram

@@ -28,7 +28,7 @@ from parsim.parallel.fully_connected import FullyConnectedHooks
 from parsim.parallel.groups import CONTEXT, DATA, PIPELINE, TENSOR, Groups, Mesh
 from parsim.parallel.hooks import OperatorHooks, Sharding, Unit, Weight
 from parsim.parallel.paged_stash import PagedStashHooks, products_around
-from parsim.parallel.plan_findings import CENTRAL, Machine, findings_of, tied_findings
+from parsim.parallel.plan_findings import CENTRAL, GpuNodes, findings_of, tied_findings
 from parsim.parallel.runtime import Runtime
 from parsim.parallel.schedules import CUSTOM, ENDLESS, Overlapped, Schedule, SlotKind, directions, homes, overlapped, schedule
 from parsim.parallel.schedules.slot import APART, repeated
@@ -332,7 +332,7 @@ class Plan:
 
 def plan(
     model: Model,
-    machine: Machine,
+    machine: GpuNodes,
     training: Training,
     parallelism: Parallelism,
     runtime: Runtime,

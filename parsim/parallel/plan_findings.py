@@ -41,7 +41,7 @@ _COPIED = ("none", "ddp", "zero1", "zero2")
 CENTRAL = ("torch-data-parallel", "parameter-server")
 
 
-class Machine(Protocol):
+class GpuNodes(Protocol):
     """What a plan asks of a cluster."""
 
     @property
@@ -51,7 +51,7 @@ class Machine(Protocol):
 
 def findings_of(
     model: Model,
-    machine: Machine,
+    machine: GpuNodes,
     training: Training,
     parallelism: Parallelism,
     runtime: Runtime,

@@ -146,7 +146,7 @@ def cuts_of(prefixes: Sequence[Sequence[Sequence[float]]]) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CheckpointGroup:
     """Consecutive blocks of a stage that are checkpointed together, or a single block that keeps its activations."""
 
     blocks: tuple[int, ...]
@@ -163,7 +163,7 @@ def selected(recompute: Recompute, block: Block) -> tuple[str, ...]:
     return parts if _repeatable(block) else tuple(part for part in parts if part != MATMULS)
 
 
-def checkpoint_groups(recompute: Recompute, model: Model, blocks: Sequence[int]) -> tuple[Group, ...]:
+def checkpoint_groups(recompute: Recompute, model: Model, blocks: Sequence[int]) -> tuple[CheckpointGroup, ...]:
     """The blocks of a stage, grouped by what is checkpointed (Chen et al. 2016, Korthikanti et al. 2022).
 
     none keeps everything; full checkpoints every layer; every k checkpoints the input of each group of k layers; one in k checkpoints
@@ -175,7 +175,7 @@ def checkpoint_groups(recompute: Recompute, model: Model, blocks: Sequence[int])
     layers = [b for b in blocks if _repeatable(model.blocks[b])]
     size = {"none": 0, "selective": 0, "every": recompute.every}.get(recompute.mode, 1)
     covered = {"blocks": layers[: recompute.blocks], "one_in": layers[recompute.one_in - 1 :: recompute.one_in]}.get(recompute.mode, layers)
-    groups: list[Group] = []
+    groups: list[CheckpointGroup] = []
     taken: set[int] = set()
     for block in blocks:
         if block in taken:
@@ -183,8 +183,8 @@ def checkpoint_groups(recompute: Recompute, model: Model, blocks: Sequence[int])
         if size and block in covered:
             start = covered.index(block)
             members = tuple(covered[start : start + size])
-            groups.append(Group(members, checkpoint=True))
+            groups.append(CheckpointGroup(members, checkpoint=True))
             taken.update(members)
         else:
-            groups.append(Group((block,), checkpoint=False))
+            groups.append(CheckpointGroup((block,), checkpoint=False))
     return tuple(groups)

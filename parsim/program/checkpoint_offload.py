@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from parsim.parallel.stages import Group
+from parsim.parallel.stages import CheckpointGroup
 from parsim.program.pass_builder import PassBuilder
 
 
 class CheckpointOffload:
     """The checkpoints of one pass that are kept in host memory."""
 
-    def __init__(self, at: PassBuilder, kept: Mapping[Group, str], moved: Callable[[int], int]) -> None:
+    def __init__(self, at: PassBuilder, kept: Mapping[CheckpointGroup, str], moved: Callable[[int], int]) -> None:
         """`kept`: groups whose input leaves the device, in forward order, and its tensor; `moved`: bytes copied of a tensor's bytes."""
         self.at = at
         self.groups = tuple(kept)
@@ -23,13 +23,13 @@ class CheckpointOffload:
         self._moved = moved
         self._fetched: dict[int, int] = {}
 
-    def after_forward(self, group: Group) -> None:
+    def after_forward(self, group: CheckpointGroup) -> None:
         """Send the input of a group that has run."""
         if group in self.groups:
             name, size, host = self._names(group)
             self.at.copy("d2h", self._moved(size), name, after=[self.at.mark()], allocates=[host], frees=[name])
 
-    def before_recompute(self, group: Group) -> None:
+    def before_recompute(self, group: CheckpointGroup) -> None:
         """Wait for a group's input and fetch that of the group below."""
         if group not in self.groups:
             return
@@ -54,7 +54,7 @@ class CheckpointOffload:
         after = [self.at.mark(), *earlier]
         self._fetched[place] = self.at.copy("h2d", self._moved(size), name, after=after, behind=behind, allocates=[name], frees=[host])
 
-    def _names(self, group: Group) -> tuple[str, int, str]:
+    def _names(self, group: CheckpointGroup) -> tuple[str, int, str]:
         """The input's tensor, its bytes, and the tensor on the host."""
         name = self._inputs[group]
         size = self.at.table.rows[self.at.number(name)].bytes

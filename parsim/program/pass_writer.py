@@ -22,7 +22,7 @@ from parsim.parallel.groups import TENSOR
 from parsim.parallel.hooks import Sharding, Unit, Weight
 from parsim.parallel.plan import Chunk
 from parsim.parallel.schedules.slot import SlotKind
-from parsim.parallel.stages import Group
+from parsim.parallel.stages import CheckpointGroup
 from parsim.program.block_templates import BlockTensors, DeferredOperators
 from parsim.program.checkpoint_offload import CheckpointOffload
 from parsim.program.host import Floor, LaunchFloor
@@ -223,7 +223,7 @@ class StagePassWriter:
                 return
         self.at.compute("", kind, step.kernels, allocates, frees)
 
-    def _owns_input(self, group: Group) -> bool:
+    def _owns_input(self, group: CheckpointGroup) -> bool:
         """The input of a checkpointed group is the group's: not the script's, nor that of a layer before that keeps its own output."""
         first = group.blocks[0]
         return group.checkpoint and first > 0 and not self._kept_by_producer(first)

@@ -23,7 +23,7 @@ from parsim.parallel.local_steps import outer_tensors
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.replicated import gradient_names
 from parsim.parallel.schedules.classic import weight_versions
-from parsim.parallel.stages import Group, checkpoint_groups, selected
+from parsim.parallel.stages import CheckpointGroup, checkpoint_groups, selected
 from parsim.program.block_templates import BlockTemplates, BlockTensors
 from parsim.program.host import Floor
 from parsim.program.pass_builder import PassBuilder, TensorTable
@@ -59,7 +59,7 @@ class PipelineRank:
         """of blocks with the same tape, by way and by what of backward is run"""
         self._tapes: dict[tuple[int, bool], Tape] = {}
         self._weight_casts: dict[Block, tuple[Kernel, ...]] = {}
-        self._groups: dict[int, tuple[Group, ...]] = {}
+        self._groups: dict[int, tuple[CheckpointGroup, ...]] = {}
         self._of_operator: dict[tuple[int, str], tuple[tuple[Weight, ...], tuple[Weight, ...]]] = {}
         self._used_workspaces: set[str] = set()
         self.resident = self._declare_resident()
@@ -158,11 +158,11 @@ class PipelineRank:
         """Some gradient flows through the block or into its weights."""
         return self.profiled or not self.plan.training.backward or bool(self.tape(block).backward)
 
-    def groups(self, stage: int) -> tuple[Group, ...]:
+    def groups(self, stage: int) -> tuple[CheckpointGroup, ...]:
         """The stage's blocks as they are checkpointed; where no gradient flows there is nothing to recompute."""
         if stage not in self._groups:
             groups = checkpoint_groups(self.plan.training.recompute, self.plan.model, self.chunks[stage].blocks)
-            checked = (Group(g.blocks, g.checkpoint and any(map(self.differentiated, g.blocks))) for g in groups)
+            checked = (CheckpointGroup(g.blocks, g.checkpoint and any(map(self.differentiated, g.blocks))) for g in groups)
             self._groups[stage] = tuple(checked)
         return self._groups[stage]
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from parsim.kernel import Kernel, on_kind
 from parsim.parallel.groups import PIPELINE
-from parsim.parallel.schedules.blocking import Exchange, Step, blocking_order
+from parsim.parallel.schedules.blocking import MessageExchange, SlotOrExchange, blocking_order
 from parsim.parallel.schedules.slot import Slot, SlotKind
 from parsim.program.lowered_ranks import LoweredRanks
 from parsim.program.program import COMPUTE, Collective, Effects, Lane, OpSpec, Program, Stamp, StampBuilder
@@ -131,7 +131,7 @@ class ScheduleLowering:
             force = False
         return cursor[p] - begun
 
-    def _blocking_order(self) -> Sequence[Step]:
+    def _blocking_order(self) -> Sequence[SlotOrExchange]:
         """Where blocking sends stand between slots depends on who is free first, hence on how long passes take."""
         seconds: dict[tuple[str, int], float] = {}
         for p, by_role in enumerate(self._by_role):
@@ -220,7 +220,7 @@ class ScheduleLowering:
         effects: Effects = ((rank, message.effects),) if message.effects else ()
         return to, OpSpec(f"send {slot.kind}{slot.stage}", "pipeline_comm", lanes, message.duration, collective, effects)
 
-    def _exchange(self, exchange: Exchange) -> None:
+    def _exchange(self, exchange: MessageExchange) -> None:
         """One blocking message or two that cross; both ranks wait until it is over."""
         ends = (exchange.sender, exchange.receiver)
         held: list[tuple[tuple[int, int], int]] = []

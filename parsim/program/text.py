@@ -161,10 +161,10 @@ def from_text(text: str) -> Program:
 
     Raises `PlanError` with the line that cannot be read.
     """
-    return _Reader().read(text)
+    return _ProgramReader().read(text)
 
 
-class _Reader:
+class _ProgramReader:
     """Builds a program line by line; equal collectives and effects become one shared object."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from itertools import groupby
 from math import fsum
 
 from parsim.errors import Finding, PlanError
-from parsim.parallel.schedules.blocking import Exchange, blocking_order
+from parsim.parallel.schedules.blocking import MessageExchange, blocking_order
 from parsim.parallel.schedules.slot import APART, Overlapped, Precedence, Schedule, Slot, SlotKind
 from parsim.program.program import Effect, Effects, Lane, Op, Program, Tensor
 
@@ -142,7 +142,7 @@ class _Laboratory:
     def with_blocking_sends(self) -> Program:
         steps = blocking_order(self.schedule, self.duration, lambda exchange: max(map(self.delay, exchange.slots)))
         for step in steps:
-            if isinstance(step, Exchange):
+            if isinstance(step, MessageExchange):
                 lanes = self.lanes[step.sender] + self.lanes[step.receiver]
                 name = f"send {' '.join(map(str, step.slots))}"
                 delay = max(map(self.delay, step.slots))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from parsim.report.measured import (
-        Assumption,
         DeviceMemory,
         Measured,
         MemoryCurve,
@@ -15,12 +14,12 @@ if TYPE_CHECKING:
         ModelFacts,
         RankClass,
         Ranks,
+        ReportedAssumption,
         ScheduleFacts,
     )
     from parsim.report.report import Report
 
 __all__ = [
-    "Assumption",
     "DeviceMemory",
     "Measured",
     "MemoryCurve",
@@ -29,6 +28,7 @@ __all__ = [
     "RankClass",
     "Ranks",
     "Report",
+    "ReportedAssumption",
     "ScheduleFacts",
 ]
 

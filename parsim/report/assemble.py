@@ -15,21 +15,21 @@ from parsim.parallel.groups import AXES, OPERATOR_AXES
 from parsim.report.communication import LinkClass
 from parsim.report.experts import experts_of
 from parsim.report.measured import (
-    Gpu,
     Measured,
     ModelFacts,
     Profiled,
+    ProfiledGpu,
     RankClass,
     Ranks,
     ScheduleFacts,
 )
 from parsim.report.memory_facts import memory_of
-from parsim.report.simulated import Hardware, Run
+from parsim.report.simulated import Hardware, SimulatedStep
 from parsim.report.steady import steady_period
 from parsim.report.timeline import Timeline
 
 
-def ranks_of(run: Run, hardware: Hardware) -> Ranks:
+def ranks_of(run: SimulatedStep, hardware: Hardware) -> Ranks:
     """The sizes of the job."""
     mesh = run.plan.mesh
     used = {hardware.node_of(gpu) for gpu in run.plan.gpus}
@@ -44,13 +44,13 @@ def ranks_of(run: Run, hardware: Hardware) -> Ranks:
     )
 
 
-def _expert_ranks(run: Run) -> dict[str, int]:
+def _expert_ranks(run: SimulatedStep) -> dict[str, int]:
     """Sizes of the grid of experts, where they are spread over ranks."""
     ep, etp, edp = run.plan.groups.expert
     return {"expert": ep, "expert_tensor": etp, "expert_data": edp} if ep else {}
 
 
-def classes_of(run: Run) -> tuple[RankClass, ...]:
+def classes_of(run: SimulatedStep) -> tuple[RankClass, ...]:
     """One entry per class of equal ranks, in folded and unfolded runs alike."""
     members: dict[int, list[int]] = {}
     for rank, representative in run.classes.represents.items():
@@ -59,7 +59,7 @@ def classes_of(run: Run) -> tuple[RankClass, ...]:
     return tuple(RankClass(rank, tuple(members[rank]), mesh.coordinate(rank, "pipeline")) for rank in sorted(members))
 
 
-def links_of(run: Run, hardware: Hardware) -> dict[int, LinkClass]:
+def links_of(run: SimulatedStep, hardware: Hardware) -> dict[int, LinkClass]:
     """Simulated link -> class."""
     known: dict[int, LinkClass] = {}
     counts = run.classes.link_counts
@@ -73,7 +73,7 @@ def links_of(run: Run, hardware: Hardware) -> dict[int, LinkClass]:
     return {link: known[representative] for link, representative in run.classes.links.items()}
 
 
-def model_of(run: Run, hardware: Hardware, clock: Callable[[Kernel], float], convention: str = "palm") -> ModelFacts:
+def model_of(run: SimulatedStep, hardware: Hardware, clock: Callable[[Kernel], float], convention: str = "palm") -> ModelFacts:
     """Counts and floating-point work under `convention`; hardware FLOP add what recomputation repeats.
 
     palm stands for exact where its formula does not describe the model (no sequences).
@@ -111,7 +111,7 @@ def model_of(run: Run, hardware: Hardware, clock: Callable[[Kernel], float], con
     )
 
 
-def _recomputed(run: Run) -> Again:
+def _recomputed(run: SimulatedStep) -> Again:
     """What one micro-batch recomputes over all stages, of the whole model (all tensor and context ranks)."""
     repeated = [passes.recomputed() for passes in run.lowering.all_passes()]
     ranks = math.prod(map(run.plan.mesh.size, OPERATOR_AXES))
@@ -123,7 +123,7 @@ def _recomputed(run: Run) -> Again:
     )
 
 
-def _memory_bound(run: Run, clock: Callable[[Kernel], float]) -> float | None:
+def _memory_bound(run: SimulatedStep, clock: Callable[[Kernel], float]) -> float | None:
     """Share of the compute time in kernels that wait for HBM."""
     bound = whole = 0.0
     for passes in run.lowering.all_passes():
@@ -134,7 +134,7 @@ def _memory_bound(run: Run, clock: Callable[[Kernel], float]) -> float | None:
     return bound / whole if whole else None
 
 
-def schedule_of(run: Run, theory: float | None) -> ScheduleFacts:
+def schedule_of(run: SimulatedStep, theory: float | None) -> ScheduleFacts:
     """The schedule, and how long each stage's passes take without communication."""
     plan = run.plan
     pipeline = plan.parallelism.pipeline
@@ -147,7 +147,7 @@ def schedule_of(run: Run, theory: float | None) -> ScheduleFacts:
     return ScheduleFacts(name, pipeline.size, pipeline.virtual_stages, tuple(layers), tuple(times), theory)
 
 
-def profiled_of(run: Run, hardware: Hardware) -> Profiled:
+def profiled_of(run: SimulatedStep, hardware: Hardware) -> Profiled:
     """What the profiler would know of a run."""
     plan, precision = run.plan, run.plan.training.precision
     short = "Half" if precision.matmul == "fp16" else "BFloat16"
@@ -160,7 +160,7 @@ def profiled_of(run: Run, hardware: Hardware) -> Profiled:
     }
     gpus = {rank: hardware.device(gpu) for rank, gpu in enumerate(plan.gpus)}
     return Profiled(
-        gpus={rank: Gpu(device.name, device.visible_memory, device.sms) for rank, device in gpus.items()},
+        gpus={rank: ProfiledGpu(device.name, device.visible_memory, device.sms) for rank, device in gpus.items()},
         types={what: named.get(size, "Byte") for what, size in sizes.items()},
         allocator=plan.runtime.allocator,
         loads=run.loads,
@@ -168,7 +168,7 @@ def profiled_of(run: Run, hardware: Hardware) -> Profiled:
 
 
 def assemble(
-    run: Run,
+    run: SimulatedStep,
     hardware: Hardware,
     clock: Callable[[Kernel], float],
     *,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TextIO
 import numpy as np
 
 from parsim.report.communication import link_curves
-from parsim.report.measured import Gpu, MemoryCurve
+from parsim.report.measured import MemoryCurve, ProfiledGpu
 from parsim.report.quantities import GIB
 from parsim.report.timeline import COMPUTE_LANE, Floats, Indices
 from parsim.report.trace_slices import COMPUTE_STREAM, HOST_THREAD, SORT_STEP, SlicePlace, Slices, Track, micro, streams, thread_name
@@ -37,7 +37,7 @@ OUTSIDE = ("context", "communicators")
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenTrace:
     """What a trace file holds and what was left out of it."""
 
     ranks: tuple[int, ...]
@@ -49,7 +49,7 @@ class Written:
 
 def write_chrome_trace(
     report: Metrics, out: TextIO, ranks: Sequence[int] | None = None, most_ranks: int = MOST_RANKS, most_spans: int | None = MOST_SPANS
-) -> Written:
+) -> WrittenTrace:
     """Write the trace of `ranks` (default: one per class, at most `most_ranks`) to an open text file.
 
     Raises ValueError if a rank was not simulated.
@@ -65,7 +65,7 @@ def write_chrome_trace(
     horizon = _horizon(report, tracks, most_spans)
     slices = Slices(report, horizon)
     rows = _Rows(out)
-    devices = [report.measured.profiled.gpus.get(rank, Gpu("", 0, 0)).properties(rank) for rank in chosen]
+    devices = [report.measured.profiled.gpus.get(rank, ProfiledGpu("", 0, 0)).properties(rank) for rank in chosen]
     head = {"schemaVersion": 1, "deviceProperties": devices, "displayTimeUnit": "ms", "baseTimeNanoseconds": 0}
     out.write(f'{json.dumps(head)[:-1]}, "traceEvents":[\n')
     for rank in chosen:
@@ -83,7 +83,7 @@ def write_chrome_trace(
             rows.extend(_memory(device.rank, device.curve))
     rows.extend(_links(report))
     rows.flush()
-    written = Written(tuple(chosen), slices.written, total - slices.written)
+    written = WrittenTrace(tuple(chosen), slices.written, total - slices.written)
     tail = {"distributedInfo": _distributed(report, chosen, slices), "otherData": _metadata(report, written)}
     out.write(f"\n],{json.dumps(tail, ensure_ascii=False)[1:-1]}}}\n")
     return written
@@ -264,7 +264,7 @@ def _distributed(report: Metrics, ranks: Sequence[int], slices: Slices) -> dict[
     }
 
 
-def _metadata(report: Metrics, written: Written) -> dict[str, object]:
+def _metadata(report: Metrics, written: WrittenTrace) -> dict[str, object]:
     return {
         "parsim": __version__,
         "scenario": report.measured.name,

@@ -173,7 +173,7 @@ _PASS = re.compile(r"([FBIWR])\d+\s+(.*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class CriticalCause:
     """A cause of time on the critical path."""
 
     kind: str
@@ -185,7 +185,7 @@ class Cause:
     """ops"""
 
 
-def causes(timeline: Timeline, path: CriticalPath, stretch: float, step_time: float) -> list[Cause]:
+def causes(timeline: Timeline, path: CriticalPath, stretch: float, step_time: float) -> list[CriticalCause]:
     """The critical path by cause, the longest first; the seconds sum to `step_time` [s], of which the path covers `stretch` [s]."""
     factor = step_time / stretch if stretch > 0 else 1.0
     spent: dict[tuple[str, str], float] = defaultdict(float)
@@ -198,7 +198,7 @@ def causes(timeline: Timeline, path: CriticalPath, stretch: float, step_time: fl
     if waits > 1e-9 * step_time:
         spent["launch", LAUNCH] += waits
         count["launch", LAUNCH] += 1
-    rows = [Cause(kind, name, seconds, count[kind, name]) for (kind, name), seconds in spent.items() if seconds > 0]
+    rows = [CriticalCause(kind, name, seconds, count[kind, name]) for (kind, name), seconds in spent.items() if seconds > 0]
     return sorted(rows, key=lambda row: (-snapped(row.seconds), row.name))
 
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from math import fsum, inf
 
 from parsim.report.goodput import Failures
-from parsim.simulation.interrupted import Given, InterruptedTraining
+from parsim.simulation.interrupted import GivenFailure, InterruptedTraining
 
 _HALVED = 100
 """times; enough for every bit"""
@@ -48,7 +48,7 @@ class _Weeks:
         lost = fsum(self._lost(one, wall) for one in self._training.given if one.strike.at < wall)
         return max(0.0, self._failures.goodput * (self._paced(0.0, wall) - lost))
 
-    def _lost(self, given: Given, wall: float) -> float:
+    def _lost(self, given: GivenFailure, wall: float) -> float:
         """Time at full speed that a failure costs before `wall` [s]."""
         failures, training, cause, at = self._failures, self._training, given.cause, given.strike.at
         leave = training.policy in ("elastic", "replica")

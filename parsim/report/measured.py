@@ -302,7 +302,7 @@ class MemoryFacts:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class ProfiledGpu:
     """What the profiler says of a device."""
 
     name: str
@@ -319,7 +319,7 @@ class Gpu:
 class Profiled:
     """What the profiler would know of a run beside its events."""
 
-    gpus: Mapping[int, Gpu] = field(default_factory=dict)
+    gpus: Mapping[int, ProfiledGpu] = field(default_factory=dict)
     """rank -> device"""
     types: Mapping[str, str] = field(default_factory=dict)
     """activations | parameters | gradients | reduce -> PyTorch's name of the element type"""
@@ -329,7 +329,7 @@ class Profiled:
 
 
 @dataclass(frozen=True)
-class Effect:
+class AssumptionEffect:
     """What else an assumption might be, and between what the answer then lies."""
 
     step_time_s: tuple[float, float]
@@ -340,14 +340,14 @@ class Effect:
 
 
 @dataclass(frozen=True)
-class Assumption:
+class ReportedAssumption:
     """A number that nobody stated, where it comes from, and how it is called when overridden."""
 
     name: str
     value: str
     source: str
     origin: str = ""
-    effect: Effect | None = None
+    effect: AssumptionEffect | None = None
     """None where nobody asked, or nothing else can be simulated"""
 
 
@@ -382,7 +382,7 @@ class Measured:
     """counts what the cluster is wired with, for its picture"""
     steps_simulated: float = 1.0
     """optimizer steps in the trace (more than one only without a flush); scales what links carried"""
-    assumptions: tuple[Assumption, ...] = ()
+    assumptions: tuple[ReportedAssumption, ...] = ()
     warnings: tuple[Finding, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """catalogue_sha256, command, trusted_code, python"""

@@ -23,7 +23,7 @@ from parsim.parallel.optimizer import state_bytes, weight_bytes
 from parsim.parallel.plan import Chunk, Plan
 from parsim.parallel.tensor_overlap import user_buffer_bytes
 from parsim.report.measured import AT_PEAK, DeviceMemory, HostMemory, MemoryCurve, MemoryFacts
-from parsim.report.simulated import Hardware, Run
+from parsim.report.simulated import Hardware, SimulatedStep
 from parsim.simulation.ledger import Ledger, MemoryTimeline
 from parsim.simulation.replay import Replay
 
@@ -39,7 +39,7 @@ CLOSE = 0.05
 """part of the capacity within which a class is replayed whole: nine times the largest error of a shortened replay that was seen"""
 
 
-def memory_of(run: Run, hardware: Hardware, *, reserve: int, bytes_per_parameter: str) -> MemoryFacts:
+def memory_of(run: SimulatedStep, hardware: Hardware, *, reserve: int, bytes_per_parameter: str) -> MemoryFacts:
     """The ledger of every class's representative, replayed through the caching allocator.
 
     Every allocation and release is replayed of the fullest classes (most in use, reserved or allocated) and of those whose peak
@@ -68,7 +68,7 @@ def memory_of(run: Run, hardware: Hardware, *, reserve: int, bytes_per_parameter
     )
 
 
-def overfull(run: Run, hardware: Hardware, reserve: int) -> bool:
+def overfull(run: SimulatedStep, hardware: Hardware, reserve: int) -> bool:
     """Whether the tensors of some class are larger than its device. Then no allocator makes it fit, and none is asked.
 
     The allocator reserves at least the blocks that are live, and each is at least its tensor rounded up to 512 B: what the
@@ -81,7 +81,7 @@ def overfull(run: Run, hardware: Hardware, reserve: int) -> bool:
 class _Classes:
     """The classes of ranks of one run, each by its representative."""
 
-    def __init__(self, run: Run, hardware: Hardware) -> None:
+    def __init__(self, run: SimulatedStep, hardware: Hardware) -> None:
         self.run = run
         self.joined = communicators(run)
         mesh = run.plan.mesh
@@ -140,7 +140,7 @@ def _buffers(stated: int | None, groups: int) -> int:
     return FIRST_COMMUNICATOR + FURTHER_COMMUNICATOR * (groups - 1) if groups else 0
 
 
-def at_save(run: Run, devices: Sequence[DeviceMemory]) -> int:
+def at_save(run: SimulatedStep, devices: Sequence[DeviceMemory]) -> int:
     """Device memory while a consolidated checkpoint of the weights is written, between two steps: what stays resident on the
     fullest rank, and what saving gathers on top.
 
@@ -184,7 +184,7 @@ def _exchange_buffers(plan: Plan, pipeline_rank: int) -> int:
     return sum(deepep_buffers(expert.size * plan.parallelism.expert_width, plan.model.hidden, expert.multiprocessors))
 
 
-def communicators(run: Run) -> dict[int, int]:
+def communicators(run: SimulatedStep) -> dict[int, int]:
     """How many communicators each simulated rank belongs to: one per group of its collectives, the default group of all ranks (barriers,
     the norm of the gradients), and for its sends one of its pipeline, or one per neighbour.
 
@@ -203,7 +203,7 @@ def communicators(run: Run) -> dict[int, int]:
     return {rank: len(joined) + all(len(group) < ranks for group in joined) for rank, joined in groups.items()}
 
 
-def _device(run: Run, curve: MemoryTimeline, fixed: tuple[int, int], drawn: Callable[[], MemoryCurve] | None) -> DeviceMemory:
+def _device(run: SimulatedStep, curve: MemoryTimeline, fixed: tuple[int, int], drawn: Callable[[], MemoryCurve] | None) -> DeviceMemory:
     context, buffers = fixed
     reserved = curve.peak_reserved or 0
     at_peak = dict.fromkeys(AT_PEAK, 0) | {name: size for name, size in curve.at_peak.items() if name in AT_PEAK}
@@ -226,7 +226,7 @@ def _device(run: Run, curve: MemoryTimeline, fixed: tuple[int, int], drawn: Call
     )
 
 
-def _name(run: Run, op: int) -> str:
+def _name(run: SimulatedStep, op: int) -> str:
     """An op with its micro-batch."""
     columns = run.trace.columns
     name, instance = columns.examples[int(columns.kind[op])].name, int(columns.instance[op])
@@ -261,7 +261,7 @@ def in_flight(plan: Plan, pipeline_rank: int) -> int:
     return -(-most * plan.directions // len(plan.of_rank(pipeline_rank)))
 
 
-def host_memory(run: Run, hardware: Hardware) -> HostMemory | None:
+def host_memory(run: SimulatedStep, hardware: Hardware) -> HostMemory | None:
     """Host memory of the node that lacks most, or has most in use; None if nothing is offloaded."""
     offload = run.plan.training.offload
     if not offload.states and offload.activations == "none":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from parsim.errors import Finding
 from parsim.report import verdict as words
 from parsim.report.communication import CollectiveRow, LinkRow, collective_rows, link_rows
-from parsim.report.critical_path import Cause, CriticalPath, causes, critical_path
+from parsim.report.critical_path import CriticalCause, CriticalPath, causes, critical_path
 from parsim.report.economics import Bill, Busy, bill
 from parsim.report.estimate import Estimate
 from parsim.report.headline import Headline, headline
@@ -111,7 +111,7 @@ class Metrics:
         return {key: value * factor for key, value in self.path.seconds.items()}
 
     @property
-    def causes(self) -> list[Cause]:
+    def causes(self) -> list[CriticalCause]:
         """The critical path by cause, the longest first; the seconds sum to `step_time`."""
         return causes(self.timeline, self.path, self.end - self.begin, self.step_time)
 

@@ -14,7 +14,7 @@ from io import StringIO, TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
-from parsim.report.chrome_trace import Written, write_chrome_trace
+from parsim.report.chrome_trace import WrittenTrace, write_chrome_trace
 from parsim.report.trace_slices import SORT_STEP
 from parsim.report.write import LEVEL, Content, replacing, write_together
 
@@ -135,7 +135,7 @@ def _packed(out: BinaryIO, *, gz: bool) -> Iterator[BinaryIO]:
         yield packed  # type: ignore[misc]
 
 
-def write_trace(report: Metrics, path: Path, ranks: Sequence[int] | None = None, most_spans: int | None = None) -> Written:
+def write_trace(report: Metrics, path: Path, ranks: Sequence[int] | None = None, most_spans: int | None = None) -> WrittenTrace:
     """All of `ranks` (default: one per class, at most 16) in one file. Raises ValueError for a rank that was not simulated."""
     with trace_text(path) as out:
         return write_chrome_trace(report, out, ranks, most_spans=most_spans)
@@ -164,7 +164,7 @@ def write_merged(
     recorded: Sequence[tuple[str, dict[str, Any]]],
     ranks: Sequence[int] | None = None,
     most_spans: int | None = None,
-) -> Written:
+) -> WrittenTrace:
     """The simulated trace with recorded ones beside it; `recorded` are labels and whole documents of the profiler."""
     text = StringIO()
     written = write_chrome_trace(report, text, ranks, most_spans=most_spans)

@@ -42,7 +42,7 @@ def sample_paths(training: InterruptedTraining, numbers: Iterable[int]) -> list[
 
 
 @dataclass(frozen=True)
-class Paths:
+class SamplePaths:
     """All of them, in the order of their numbers."""
 
     rows: tuple[SamplePath, ...]

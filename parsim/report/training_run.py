@@ -14,7 +14,7 @@ from parsim.report.quantities import number, percent, points, seconds
 from parsim.report.statement import BillLine
 from parsim.report.stretches import merged, rows
 from parsim.report.training_faults import TrainingFault
-from parsim.report.training_paths import Paths, Player, sample_path, sample_paths
+from parsim.report.training_paths import Player, SamplePaths, sample_path, sample_paths
 from parsim.simulation.interrupted import InterruptedTraining, Piece, TrainingRun
 from parsim.simulation.training import train
 
@@ -50,12 +50,12 @@ class TrainingWeeks:
     """what breaks at given moments"""
 
     @cached_property
-    def paths(self) -> Paths | None:
+    def paths(self) -> SamplePaths | None:
         """All that are asked for, played when somebody looks; None: this one is all."""
         if self.count < 2:
             return None
         others = self.play(self.run.training, range(1, self.count))
-        return Paths((sample_path(self.run), *others), self.expected)
+        return SamplePaths((sample_path(self.run), *others), self.expected)
 
     @cached_property
     def expected(self) -> float:

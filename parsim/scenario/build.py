@@ -40,7 +40,7 @@ from parsim.scenario.recipe import (
 )
 from parsim.scenario.references import folder, lookup, model_tree
 from parsim.scenario.scenario import Scenario
-from parsim.scenario.software import Assumption, Profile, automatic, blocking_findings, read_profile, runtime_of
+from parsim.scenario.software import Assumption, SoftwareProfile, automatic, blocking_findings, read_profile, runtime_of
 from parsim.scenario.strategy import (
     accumulation,
     expert_assumptions,
@@ -183,7 +183,7 @@ class Builder(MachineBuilder):
 
     # the model
 
-    def _padded(self, model: Model, profile: Profile) -> Model:
+    def _padded(self, model: Model, profile: SoftwareProfile) -> Model:
         """The model with the vocabulary that the stack pads, where the scenario leaves that to it."""
         divisor = profile.vocabulary_divisor
         if not model.vocabulary or not divisor or model.facts.get("vocab_divisible_by"):
@@ -232,7 +232,7 @@ class Builder(MachineBuilder):
             raise ModelError(findings)
         return with_shared_outputs(model, settings.parallel)
 
-    def _finetune(self, precision: Precision, profile: Profile) -> Finetune | None:
+    def _finetune(self, precision: Precision, profile: SoftwareProfile) -> Finetune | None:
         section = self.settings.training.finetune
         if section is None:
             return None
@@ -255,14 +255,14 @@ class Builder(MachineBuilder):
 
     # software
 
-    def _profile(self, model: Model) -> Profile:
+    def _profile(self, model: Model) -> SoftwareProfile:
         wanted = self.settings.software.profile
         if wanted == "auto":
             wanted, reason = automatic(self.settings, transformer=model.heads > 0)
             self._assume("software_profile", wanted, reason, "default")
         return read_profile(wanted, folder(self.scenario.origins, "software.profile", self.scenario.source))
 
-    def _precision(self, profile: Profile, devices: list[Device]) -> Precision:
+    def _precision(self, profile: SoftwareProfile, devices: list[Device]) -> Precision:
         wanted = self.settings.training.precision
         default = profile.precision
         stated = self.input_dtype
@@ -299,7 +299,7 @@ class Builder(MachineBuilder):
         return model
 
     def _training(
-        self, model: Model, profile: Profile, precision: Precision, devices: list[Device], data_size: int
+        self, model: Model, profile: SoftwareProfile, precision: Precision, devices: list[Device], data_size: int
     ) -> tuple[Training, str]:
         section = self.settings.training
         problems: list[Finding] = []
@@ -392,7 +392,7 @@ class Builder(MachineBuilder):
         gradients = section.optimizer if section.gradients == "none" else section.gradients
         return Offload(section.parameters, gradients, section.optimizer, section.activations)
 
-    def _loss_kernel(self, model: Model, profile: Profile) -> str:
+    def _loss_kernel(self, model: Model, profile: SoftwareProfile) -> str:
         kernel = self.settings.training.loss.kernel
         if kernel != "auto":
             return kernel
@@ -408,7 +408,7 @@ class Builder(MachineBuilder):
         self.assumptions.append(profile.assumption("loss_kernel", profile.loss, "kernels.loss"))
         return profile.loss
 
-    def _accumulating(self, split: Parallelism, training: Training, profile: Profile) -> Parallelism:
+    def _accumulating(self, split: Parallelism, training: Training, profile: SoftwareProfile) -> Parallelism:
         """The strategy with its time of reduction, where the scenario leaves that to the stack."""
         if self.settings.parallel.data.accumulate != "auto" or not training.backward:
             return split
@@ -420,7 +420,7 @@ class Builder(MachineBuilder):
         self.assumptions += [record] if record is not None else []
         return replace(split, data=replace(split.data, accumulate=found))
 
-    def _overlapping(self, split: Parallelism, profile: Profile) -> Parallelism:
+    def _overlapping(self, split: Parallelism, profile: SoftwareProfile) -> Parallelism:
         """The strategy with what runs beside tensor parallelism's collectives and beside gathers of stepped parameters."""
         parallel, blocking = self.settings.parallel, self.settings.software.host.blocking
         matmul = PRODUCTS.get(self.settings.training.precision.recipe, "")
@@ -431,13 +431,13 @@ class Builder(MachineBuilder):
         self.assumptions += [one for one in (record, other) if one is not None]
         return replace(split, tensor=replace(split.tensor, overlap=found), data=replace(split.data, overlap_gather=gathers))
 
-    def _spread(self, split: Parallelism, profile: Profile) -> Parallelism:
+    def _spread(self, split: Parallelism, profile: SoftwareProfile) -> Parallelism:
         """The strategy with the ranks that share an expert's width, where the scenario leaves that to the stack."""
         found, record = expert_width(self.settings.parallel.expert, split, profile)
         self.assumptions += [record] if record is not None else []
         return replace(split, expert=replace(split.expert, tensor=found))
 
-    def _version(self, split: Parallelism, profile: Profile) -> Parallelism:
+    def _version(self, split: Parallelism, profile: SoftwareProfile) -> Parallelism:
         """The strategy with its version of FSDP, where the scenario leaves that to the stack."""
         if self.settings.parallel.data.fsdp_version != "auto":
             return split
@@ -445,5 +445,5 @@ class Builder(MachineBuilder):
         self.assumptions += [record] if record is not None else []
         return replace(split, data=replace(split.data, fsdp_version=found))
 
-    def _runtime(self, profile: Profile, devices: list[Device], *, logits: bool) -> Runtime:
+    def _runtime(self, profile: SoftwareProfile, devices: list[Device], *, logits: bool) -> Runtime:
         return runtime_of(self.settings.software, profile, devices, self.devices, self.assumptions, logits=logits)

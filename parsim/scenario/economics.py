@@ -39,11 +39,15 @@ class Currency(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Money:
-    """A price as written."""
+    """An amount as written."""
 
     amount: float
     currency: str = ""
-    """empty: that of the scenario"""
+    """empty: that of the scenario, or of the question"""
+
+    def __str__(self) -> str:
+        """As the section reads it."""
+        return f"{self.amount:.15g} {self.currency}".strip()
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ _NOTABLE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
+class TrainingEffect:
     """One effect: what it changes, for whom, and by how much."""
 
     name: str
@@ -119,16 +119,16 @@ class EffectsKind(Kind):
 
 
 @cache
-def catalogue() -> tuple[Effect, ...]:
+def catalogue() -> tuple[TrainingEffect, ...]:
     """The effects that come with parsim."""
     tree = files.read(files.home("devices").parent / "training_effects.yaml").tree
     return tuple(_effect(str(name), entry) for name, entry in tree["effects"].items())
 
 
-def _effect(name: str, entry: Mapping[str, Any]) -> Effect:
+def _effect(name: str, entry: Mapping[str, Any]) -> TrainingEffect:
     least, most = map(float, entry["bounds"])
     where = entry.get("where", {})
-    return Effect(
+    return TrainingEffect(
         name, str(entry["changes"]), str(entry["meaning"]), float(entry["start"]), least, most, float(entry["value"]),
         architectures=tuple(where.get("architectures", ())), profiles=tuple(where.get("profiles", ())),
         strategies=tuple(where.get("strategies", ())), several=where.get("gpus") == "several", assumed_host=where.get("host") == "assumed",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parsim.errors import Finding, ScenarioError
-from parsim.parallel.expert_load import PATH, Count, Histogram, Imbalance, Zipf
+from parsim.parallel.expert_load import PATH, ExpertTokens, Histogram, Imbalance, Zipf
 from parsim.scenario import files
 from parsim.scenario.references import folder
 
@@ -45,7 +45,7 @@ def imbalance(written: Any, scenario: Scenario) -> Imbalance:
 def read_histogram(text: str, file: str) -> Histogram:
     """The rows of a file. Raises `ScenarioError` with every line that is wrong."""
     lines = csv.reader(text.splitlines(), skipinitialspace=True)
-    rows: list[Count] = []
+    rows: list[ExpertTokens] = []
     problems: list[Finding] = []
     seen: set[tuple[int, int]] = set()
     try:
@@ -76,7 +76,7 @@ def read_histogram(text: str, file: str) -> Histogram:
     return Histogram(file, tuple(rows))
 
 
-def _row(cells: list[str], line: int) -> Count | str:
+def _row(cells: list[str], line: int) -> ExpertTokens | str:
     """A row, or what is wrong with it."""
     if len(cells) != len(COLUMNS):
         return f"{len(cells)} values instead of {len(COLUMNS)} ({', '.join(COLUMNS)})"
@@ -89,4 +89,4 @@ def _row(cells: list[str], line: int) -> Count | str:
         tokens = math.nan
     if not 0 <= tokens <= 1e18:
         return f"tokens: {cells[2].strip()[:40]!r} is no count from 0 to 1e18"
-    return Count(layer, expert, tokens, line)
+    return ExpertTokens(layer, expert, tokens, line)

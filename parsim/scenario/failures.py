@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from parsim.model.model import Model
     from parsim.parallel.settings import DataParallel
     from parsim.parallel.training import Training
-    from parsim.simulation.interrupted import Cause, InterruptedTraining, Policy
+    from parsim.simulation.interrupted import FailureCause, InterruptedTraining, Policy
 
 RESTARTS = {"restart": 300.0, "elastic": 300.0, "hot_spare": 120.0, "replica": 180.0}
 """policy -> from when a failure is noticed until training goes on [s]"""
@@ -44,7 +44,7 @@ _WHOLE_COPIES = ("none", "ddp", "torch-data-parallel", "parameter-server", "hsdp
 """strategies in which every replica has all states"""
 
 
-class Job(NamedTuple):
+class JobFacts(NamedTuple):
     """What failures need to know of a job."""
 
     section: EconomicsSection
@@ -80,7 +80,7 @@ class Reliability:
     findings: list[Finding] = field(default_factory=list)
 
 
-def reliability(job: Job) -> Reliability:
+def reliability(job: JobFacts) -> Reliability:
     """What fails, and what that leaves of the time."""
     section, found = job.section, Reliability()
     found.findings += _contradictions(job)
@@ -100,7 +100,7 @@ def reliability(job: Job) -> Reliability:
     return found
 
 
-def _lacking(job: Job) -> list[str]:
+def _lacking(job: JobFacts) -> list[str]:
     section, point = job.section, job.section.checkpoint
     lacking = ["mtbf_per_gpu"] if section.mtbf_per_gpu is None and not section.failures else []
     known = point.bandwidth is not None or job.cluster.storage is not None
@@ -118,7 +118,7 @@ def _written(section: EconomicsSection) -> list[str]:
     ]
 
 
-def _contradictions(job: Job) -> list[Finding]:
+def _contradictions(job: JobFacts) -> list[Finding]:
     """All that cannot be meant together, and zeros that make no sense."""
     section, point, recovery = job.section, job.section.checkpoint, job.section.recovery
     findings = []
@@ -174,7 +174,7 @@ _TO_STORAGE: WeakKeyDictionary[Cluster, dict[tuple[Any, tuple[int, ...]], float]
 """by storage and GPUs"""
 
 
-def _to_storage(job: Job) -> float:
+def _to_storage(job: JobFacts) -> float:
     """What every byte of a checkpoint takes, written by all machines at once, each with the share of its ranks [s/B]; 0: nobody says."""
     from parsim.hardware.fabric.storage import storage_link, writing
     from parsim.simulation.checkpoint_write import time_of
@@ -202,7 +202,7 @@ def checkpoint_bytes(model: Model, training: Training) -> int:
     return trainable_parameter_count(model) * stored_bytes(training.precision, training.optimizer)
 
 
-def _resolve(job: Job, found: Reliability) -> None:
+def _resolve(job: JobFacts, found: Reliability) -> None:
     """Every auto resolved; `found` gets the facts, or what is wrong with them."""
     section, point = job.section, job.section.checkpoint
     size = checkpoint_bytes(job.model, job.training) if point.bytes == "auto" else point.bytes
@@ -241,7 +241,7 @@ def _resolve(job: Job, found: Reliability) -> None:
             found.training = replace(found.training, bytes=float(size))
 
 
-def _times(job: Job, size: float, found: Reliability) -> tuple[float, float]:
+def _times(job: JobFacts, size: float, found: Reliability) -> tuple[float, float]:
     """Stall and lag of a checkpoint [s]."""
     point = job.section.checkpoint
     if point.mode == "sync":
@@ -255,7 +255,7 @@ def _times(job: Job, size: float, found: Reliability) -> tuple[float, float]:
     return float(stall), _writing(job, size) if point.lag == "auto" else float(point.lag)
 
 
-def _writing(job: Job, size: float) -> float:
+def _writing(job: JobFacts, size: float) -> float:
     """Time to write a checkpoint to storage [s]."""
     bandwidth, storage = job.section.checkpoint.bandwidth, job.cluster.storage
     if bandwidth is not None:
@@ -263,7 +263,7 @@ def _writing(job: Job, size: float) -> float:
     return (0.0 if storage is None else storage.latency) + size * _to_storage(job)
 
 
-def _restart(job: Job, found: Reliability) -> float:
+def _restart(job: JobFacts, found: Reliability) -> float:
     """From when a failure is noticed until training goes on [s]."""
     recovery = job.section.recovery
     if recovery.restart_time != "auto":
@@ -275,17 +275,17 @@ def _restart(job: Job, found: Reliability) -> float:
     return value
 
 
-def _causes(job: Job, restart: float) -> tuple[Cause, ...]:
+def _causes(job: JobFacts, restart: float) -> tuple[FailureCause, ...]:
     """The causes with the rates of the whole job; one, called failure, where only mtbf_per_gpu is given."""
-    from parsim.simulation.interrupted import Cause
+    from parsim.simulation.interrupted import FailureCause
 
     section, recovery = job.section, job.section.recovery
     memory = section.checkpoint.mode == "memory"
     if not section.failures:
-        return (Cause("failure", float(section.mtbf_per_gpu or 0.0) / job.gpus, 0.0, restart, recovery.repair, memory),)
+        return (FailureCause("failure", float(section.mtbf_per_gpu or 0.0) / job.gpus, 0.0, restart, recovery.repair, memory),)
 
-    def cause(one: FailureSection) -> Cause:
-        return Cause(
+    def cause(one: FailureSection) -> FailureCause:
+        return FailureCause(
             name=one.cause,
             mtbf=one.per_gpu / job.gpus,
             detect=float(recovery.hang_timeout if one.detect == "hang" else one.detect),
@@ -298,7 +298,7 @@ def _causes(job: Job, restart: float) -> tuple[Cause, ...]:
     return tuple(map(cause, section.failures))
 
 
-def _facts(job: Job, causes: tuple[Cause, ...], stall: float, lag: float) -> dict[str, Any]:
+def _facts(job: JobFacts, causes: tuple[FailureCause, ...], stall: float, lag: float) -> dict[str, Any]:
     """The facts of `parsim.report.goodput.Failures`; interval 0 means the best."""
     point, recovery = job.section.checkpoint, job.section.recovery
     mtbf = causes[0].mtbf if len(causes) == 1 else 1.0 / fsum(1.0 / one.mtbf for one in causes)
@@ -320,7 +320,7 @@ def _facts(job: Job, causes: tuple[Cause, ...], stall: float, lag: float) -> dic
     }  # fmt: skip
 
 
-def _simulated(job: Job, causes: tuple[Cause, ...], facts: dict[str, Any], lag: float, found: Reliability) -> None:
+def _simulated(job: JobFacts, causes: tuple[FailureCause, ...], facts: dict[str, Any], lag: float, found: Reliability) -> None:
     """What the simulation of the weeks needs."""
     from parsim.simulation.interrupted import InterruptedTraining
 

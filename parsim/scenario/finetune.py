@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, cast
 
 from parsim.errors import Finding, PlanError
 from parsim.model.adapters import ALL_LINEAR, AS_READ, INT8
-from parsim.model.finetune import BACKBONE, Finetune, Spread
+from parsim.model.finetune import BACKBONE, Finetune, SpreadLayers
 from parsim.model.model import Model
 from parsim.parallel.chunk_strategy import SHARDED
 from parsim.parallel.offload import FSDP
@@ -41,7 +41,7 @@ class FreezeKind(Kind):
                 raise ValueError(f"layers: {error}") from None
         if isinstance(value, dict) and list(value) == ["spread"]:
             try:
-                return Spread(int(Whole(1, 10_000).check(value["spread"])))
+                return SpreadLayers(int(Whole(1, 10_000).check(value["spread"])))
             except ValueError as error:
                 raise ValueError(f"spread: {error}") from None
         if isinstance(value, (list, tuple)) and value and all(isinstance(part, str) and part for part in value):

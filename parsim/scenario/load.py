@@ -19,7 +19,7 @@ from parsim.errors import MOST_PROBLEMS, Finding, ScenarioError
 from parsim.scenario import files
 from parsim.scenario.references import unknown_names
 from parsim.scenario.scenario import Scenario, flow
-from parsim.scenario.shortforms import LATE_SCALAR, SEARCHED, Layer, box
+from parsim.scenario.shortforms import LATE_SCALAR, SEARCHED, SettingsSource, box
 from parsim.scenario.support import unfilled
 from parsim.scenario.trust import code_named, is_trusted, refusal
 from parsim.scenario.values import Silent, did_you_mean, shown
@@ -41,7 +41,7 @@ class _Sources:
     def __init__(self, *, sealed: bool = False) -> None:
         self.sealed = sealed
         """no files are read but those of the catalogue"""
-        self.layers: list[Layer] = []
+        self.layers: list[SettingsSource] = []
         self.named: dict[str, list[tuple[dict[str, Any], dict[str, Origin]]]] = {}
         self.findings: list[Finding] = []
 
@@ -63,7 +63,7 @@ class _Sources:
         elif overrides is not None:
             place = origins.get("overrides", ("", None, None))
             self.findings.append(Finding(f"{shown(overrides)} is not a mapping of NAME: changes", "overrides", overrides, "", *place))
-        self.layers.append(Layer(tree, origins, self.findings))
+        self.layers.append(SettingsSource(tree, origins, self.findings))
 
     def file(self, path: Path, chain: tuple[Path, ...] = ()) -> None:
         """The layers of `path`, what it extends first."""
@@ -177,9 +177,9 @@ def load(
             )
             findings.append(Finding(f"no override is called {entry!r}", "overrides", entry, hint, f"--override {entry}"))
         for partial, places in sources.named.get(entry, ()):
-            merge(base, origins, Layer(partial, places, findings))
+            merge(base, origins, SettingsSource(partial, places, findings))
     for part, where in partials:
-        merge(base, origins, Layer(part, where, findings))
+        merge(base, origins, SettingsSource(part, where, findings))
     _arguments(base, origins, overrides, findings)
     changes = [*(f"+{entry}" for entry in chosen), *(f"{key}={flow(value)}" for part, _ in partials for key, value in _leaves(part))]
     return _checked(base, origins, path, findings, (*changes, *overrides), trust_code=trusted and is_trusted(trust_code))
@@ -248,7 +248,7 @@ def _arguments(base: dict[str, Any], origins: dict[str, Origin], arguments: Iter
         for key in reversed(keys):
             tree = {key: tree}
         places = {".".join(keys[: count + 1]): place for count in range(len(keys))}
-        merge(base, origins, Layer(tree, places, findings))
+        merge(base, origins, SettingsSource(tree, places, findings))
 
 
 def _unchosen(base: Mapping[str, Any], sources: _Sources, chosen: Sequence[str], path: str) -> list[Finding]:
@@ -263,7 +263,7 @@ def _unchosen(base: Mapping[str, Any], sources: _Sources, chosen: Sequence[str],
         for partial, places in partials:
             tree: dict[str, Any] = copy.deepcopy(dict(base))
             origins: dict[str, Origin] = {}
-            merge(tree, origins, Layer(partial, places, findings))
+            merge(tree, origins, SettingsSource(partial, places, findings))
             fresh = [finding for finding in _problems(tree)[0] if (finding.path, finding.message) not in before]
             findings += [finding.at(*(nearest(origins, finding.path) or (path, None, None))) for finding in fresh]
     return findings
@@ -368,7 +368,7 @@ _KEEPS_NULL = ("model.", "cluster.set.", "assumptions.")
 """where null is a value, if there is nothing to delete"""
 
 
-def merge(base: dict[str, Any], base_origins: dict[str, Origin], layer: Layer) -> None:
+def merge(base: dict[str, Any], base_origins: dict[str, Origin], layer: SettingsSource) -> None:
     """Lay `layer` over `base`, in place."""
     _merge(base, base_origins, layer.tree, layer.origins, "")
 

@@ -13,7 +13,7 @@ from parsim.model.model import Model
 from parsim.parallel.training import KEPT, Precision
 from parsim.scenario.precision import Wanted
 from parsim.scenario.schema import ScenarioSchema
-from parsim.scenario.software import Assumption, Profile
+from parsim.scenario.software import Assumption, SoftwareProfile
 
 HOPPER, BLACKWELL, RTX_BLACKWELL = 9.0, 10.0, 12.0
 """compute capabilities"""
@@ -25,7 +25,7 @@ RESHARDED = ("fsdp", "hsdp", "zero3")
 
 
 def quantised(
-    precision: Precision, wanted: Wanted, profile: Profile, devices: Sequence[Device], strategy: str, assumptions: list[Assumption]
+    precision: Precision, wanted: Wanted, profile: SoftwareProfile, devices: Sequence[Device], strategy: str, assumptions: list[Assumption]
 ) -> tuple[Precision, list[Finding]]:
     """`precision` with the recipe of its products, in the type that it has, and why a device or a stack cannot do so.
 
@@ -65,7 +65,7 @@ def _kept_findings(quantisation: Quantisation, precision: Precision) -> list[Fin
 
 
 def gathered_narrow(
-    precision: Precision, wanted: Wanted, settings: ScenarioSchema, profile: Profile, assumptions: list[Assumption]
+    precision: Precision, wanted: Wanted, settings: ScenarioSchema, profile: SoftwareProfile, assumptions: list[Assumption]
 ) -> tuple[Precision, list[Finding]]:
     """`precision` with its weights in fp8 on the wire, if that is wanted; and why it cannot be."""
     if wanted.gather != "fp8":
@@ -82,7 +82,7 @@ def gathered_narrow(
     return replace(precision, gathers_narrow=True, quantisation=replace(casts, arrives=True)), []
 
 
-def _gather_refusal(casts: Quantisation, settings: ScenarioSchema, profile: Profile) -> str:
+def _gather_refusal(casts: Quantisation, settings: ScenarioSchema, profile: SoftwareProfile) -> str:
     """Why no stack gathers weights in fp8 so; empty if one does.
 
     torchao converts tensorwise scales alone, for FSDP2 (``float8/README.md``); Megatron-LM its distributed optimizer's weights

@@ -56,7 +56,7 @@ class NodesKind(Whole):
 
 
 @dataclass(frozen=True)
-class Gpu(Kind):
+class GpuKind(Kind):
     """A GPU of the cluster, ``gpu9``; machines follow each other."""
 
     def check(self, value: Any) -> Any:
@@ -103,9 +103,9 @@ class CollectivesSection(Section):
 class BackgroundSection(Section):
     """Traffic of another job: a stream of at most `rate` for the whole step or a share of its time, or transfers of `bytes`."""
 
-    source: Annotated[int, Gpu()] = Field(alias="from")
+    source: Annotated[int, GpuKind()] = Field(alias="from")
     """GPU that sends"""
-    target: Annotated[int, Gpu()] = Field(alias="to")
+    target: Annotated[int, GpuKind()] = Field(alias="to")
     """GPU that receives"""
     rate: Annotated[Any, Quantity("rate", optional=True)] = None
     """stream, at most this fast: for the whole step, or with `every` and `duty` in turns"""

@@ -20,7 +20,7 @@ from parsim.scenario.built import Built
 from parsim.scenario.load import COMMAND_LINE, filled
 from parsim.scenario.parallel import ParallelSection
 from parsim.scenario.scenario import Scenario, flow
-from parsim.scenario.software import Assumption, Profile
+from parsim.scenario.software import Assumption, SoftwareProfile
 from parsim.scenario.support import unsupported
 from parsim.scenario.training import TrainingSection
 
@@ -116,16 +116,16 @@ class _Remembered:
 
 
 @dataclass(frozen=True, slots=True)
-class _RememberingProfile(Profile):
+class _RememberingProfile(SoftwareProfile):
     """A profile whose records are made once."""
 
     records: dict[tuple[str, str, str], Assumption] = field(default_factory=dict)
 
     def assumption(self, name: str, value: object, key: str) -> Assumption:
-        """See `Profile.assumption`."""
+        """See `SoftwareProfile.assumption`."""
         record = (name, str(value), key)
         if record not in self.records:
-            self.records[record] = Profile.assumption(self, name, value, key)
+            self.records[record] = SoftwareProfile.assumption(self, name, value, key)
         return self.records[record]
 
 
@@ -186,23 +186,23 @@ class _NeighbourBuilder(Builder):
         model, self.input_dtype = self._once(key, step)
         return model
 
-    def _profile(self, model: Model) -> Profile:
+    def _profile(self, model: Model) -> SoftwareProfile:
         sizes = (self.settings.parallel.tensor.size > 1, self.settings.parallel.context.size > 1, self.settings.parallel.pipeline.size > 1)
         strategy, offload = self.settings.parallel.data.strategy, self.settings.training.offload.optimizer
 
         read = super()._profile
 
-        def step() -> Profile:
+        def step() -> SoftwareProfile:
             plain = read(model)
             name = ("read", plain.name)
             same = self._known.get(name)
             if same is None:
-                values = {key: getattr(plain, key) for key in Profile.__dataclass_fields__}
+                values = {key: getattr(plain, key) for key in SoftwareProfile.__dataclass_fields__}
                 same = self._known[name] = _Remembered(_RememberingProfile(**values), (), ())
             return same.result  # type: ignore[no-any-return]
 
         return self._once(("profile", sizes, strategy, offload, model.heads > 0), step)
 
-    def _runtime(self, profile: Profile, devices: list[Device], *, logits: bool) -> Runtime:
+    def _runtime(self, profile: SoftwareProfile, devices: list[Device], *, logits: bool) -> Runtime:
         resolve = super()._runtime
         return self._once(("runtime", profile.name, self._beyond_devices(), logits), lambda: resolve(profile, devices, logits=logits))

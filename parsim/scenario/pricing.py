@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from parsim.errors import Finding
 from parsim.scenario.batch import steps_to_train
 from parsim.scenario.economics import YEAR, EconomicsSection, Money
-from parsim.scenario.failures import Job, reliability
+from parsim.scenario.failures import JobFacts, reliability
 from parsim.scenario.provenance import today
 from parsim.scenario.software import Assumption
 
 if TYPE_CHECKING:
     from parsim.hardware.fabric.cluster import Cluster
     from parsim.hardware.fabric.node import Node
-    from parsim.hardware.fabric.topology import Price
+    from parsim.hardware.fabric.topology import GpuPrice
     from parsim.model.model import Model
     from parsim.parallel.settings import DataParallel
     from parsim.parallel.training import Training
@@ -76,7 +76,7 @@ def pricing(
         result.warnings.append(Finding(text, "cluster.gpus", len(gpus), _busier(cluster, gpus, training, data.size)))
     facts |= _prices(section, cluster, result, reasons)
     facts["power"] = _power(section, cluster, gpus, result, reasons)
-    job = Job(section, cluster, gpus, model, training, data, settings.variability.seed)
+    job = JobFacts(section, cluster, gpus, model, training, data, settings.variability.seed)
     found = reliability(job)
     if found.reason:
         reasons["goodput"] = found.reason
@@ -137,7 +137,7 @@ def _prices(section: EconomicsSection, cluster: Cluster, result: Pricing, reason
     return {"rent": rent, "hardware": hardware, "power_price": power.amount if power is not None else None, "price": where}
 
 
-def _example(section: EconomicsSection, cluster: Cluster, result: Pricing, reasons: dict[str, str]) -> Price | None:
+def _example(section: EconomicsSection, cluster: Cluster, result: Pricing, reasons: dict[str, str]) -> GpuPrice | None:
     """The topology's dated example price; old ones are called old."""
     price, hint = cluster.price, "write economics.gpu_hour (rent) or economics.purchase"
     if price is None:

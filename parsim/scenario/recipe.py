@@ -17,11 +17,11 @@ from parsim.parallel.training import Optimizer, Precision
 from parsim.scenario.finetune import FinetuneSection
 from parsim.scenario.machine import SoftwareSection
 from parsim.scenario.precision import HALF_SIBLING, PRESETS
-from parsim.scenario.software import Assumption, Profile
+from parsim.scenario.software import Assumption, SoftwareProfile
 from parsim.scenario.training import OptimizerSection, TrainingSection
 
 
-def optimizer_settings(section: OptimizerSection, profile: Profile, assumptions: list[Assumption]) -> Optimizer:
+def optimizer_settings(section: OptimizerSection, profile: SoftwareProfile, assumptions: list[Assumption]) -> Optimizer:
     """The optimizer that `section` means; what the profile decides is added to `assumptions`."""
     implementation = section.implementation
     if implementation == "auto":

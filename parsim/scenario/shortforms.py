@@ -132,7 +132,7 @@ def box(text: str) -> dict[str, Any] | None:
     return {"gpu": match[2], "count": int(match[1])} if match else None
 
 
-class Layer:
+class SettingsSource:
     """One source of settings: a tree in long form, where each key was written, and what was wrong with it."""
 
     def __init__(self, tree: Mapping[str, Any], origins: Mapping[str, Origin], findings: list[Finding]) -> None:

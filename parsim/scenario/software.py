@@ -41,7 +41,7 @@ class Assumption:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class SoftwareProfile:
     """The defaults of one training stack."""
 
     name: str
@@ -153,7 +153,7 @@ def automatic(settings: ScenarioSchema, *, transformer: bool) -> tuple[str, str]
     return "pytorch-2", f"{strategy} is part of PyTorch" if strategy != "none" else "one process is plain PyTorch"
 
 
-def read_profile(name: str, relative_to: str | None) -> Profile:
+def read_profile(name: str, relative_to: str | None) -> SoftwareProfile:
     """The profile called `name` (or of that path). Raises `ScenarioError` with every problem in it."""
     try:
         document = files.read_referenced("software", files.find("software", name, relative_to))
@@ -164,8 +164,8 @@ def read_profile(name: str, relative_to: str | None) -> Profile:
                 for problem in error.findings
             ]
         ) from None
-    reader = _Reader(document)
-    profile = Profile(
+    reader = _ProfileReader(document)
+    profile = SoftwareProfile(
         name=str(document.tree.get("name", name)),
         precision=reader.get("precision.preset", Choice(tuple(PRESETS)), "bf16"),
         kept=reader.get("fp8.keep", _Parts(), KEPT),
@@ -231,7 +231,7 @@ def issue_of(device: Device, documents: Mapping[str, files.Document]) -> Issue |
     return Issue(launch.issue, device.measured.source or "measured on such a device", origin)
 
 
-def host_of(section: HostSection, profile: Profile, assumptions: list[Assumption], issue: Issue | None = None) -> Host:
+def host_of(section: HostSection, profile: SoftwareProfile, assumptions: list[Assumption], issue: Issue | None = None) -> Host:
     """The launch floor; what nobody stated is added to `assumptions`.
 
     Per kernel it is the profile's, times what `issue` is over the profile's where the device's host was measured.
@@ -258,7 +258,7 @@ def host_of(section: HostSection, profile: Profile, assumptions: list[Assumption
 
 def runtime_of(
     section: SoftwareSection,
-    profile: Profile,
+    profile: SoftwareProfile,
     devices: Sequence[Device],
     documents: Mapping[str, files.Document],
     assumptions: list[Assumption],
@@ -391,7 +391,7 @@ class _Parts:
         return kept_parts(value)
 
 
-class _Reader:
+class _ProfileReader:
     """Reads a profile key by key and collects what is wrong with it."""
 
     def __init__(self, document: files.Document) -> None:

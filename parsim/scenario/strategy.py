@@ -14,7 +14,7 @@ from parsim.model.fully_connected import share_outputs
 from parsim.parallel.custom_strategy import load_strategy
 from parsim.parallel.groups import DATA, Groups, Mesh
 from parsim.parallel.schedules import ALIASES, NAMES, check, chunks, homes, schedule
-from parsim.parallel.schedules.custom import Table, from_function, load_function, read_table
+from parsim.parallel.schedules.custom import SlotTable, from_function, load_function, read_table
 from parsim.parallel.settings import (
     ContextParallel,
     CustomStrategy,
@@ -32,7 +32,7 @@ from parsim.scenario import files
 from parsim.scenario.expert_load import imbalance
 from parsim.scenario.parallel import DataSection, ExpertSection, ParallelSection, PipelineSection, TensorSection
 from parsim.scenario.references import folder, is_table, python_file, schedule_file
-from parsim.scenario.software import Assumption, Profile
+from parsim.scenario.software import Assumption, SoftwareProfile
 from parsim.scenario.stage_layout import is_layout, stage_layout
 from parsim.scenario.trust import SCHEDULE, STRATEGY, code_file, refusal
 
@@ -72,7 +72,7 @@ def parallelism(scenario: Scenario, cluster: Cluster, gpus: tuple[int, ...]) -> 
 
 
 def accumulation(
-    split: Parallelism, offload: Offload, micro_batches: int, profile: Profile
+    split: Parallelism, offload: Offload, micro_batches: int, profile: SoftwareProfile
 ) -> tuple[Literal["no_sync", "every"], Assumption | None]:
     """When gradients are reduced where the scenario leaves it to the stack; and the record of it where it matters."""
     data = split.data
@@ -88,7 +88,7 @@ def accumulation(
     return when, profile.assumption("gradient_reduction", when, f"accumulate.{key}")
 
 
-def tensor_overlap(section: TensorSection, matmul: str, *, blocking: bool, profile: Profile) -> tuple[Overlap, Assumption | None]:
+def tensor_overlap(section: TensorSection, matmul: str, *, blocking: bool, profile: SoftwareProfile) -> tuple[Overlap, Assumption | None]:
     """What runs beside tensor parallelism's collectives where the scenario leaves it to the stack; and the record of it.
 
     User buffers need sequence parallelism, without which Megatron-Bridge switches them off (``training/comm_overlap.py``), and products
@@ -107,7 +107,9 @@ def tensor_overlap(section: TensorSection, matmul: str, *, blocking: bool, profi
     return cast(Overlap, mode), record
 
 
-def parameter_gather(section: DataSection, split: Parallelism, *, blocking: bool, profile: Profile) -> tuple[bool, Assumption | None]:
+def parameter_gather(
+    section: DataSection, split: Parallelism, *, blocking: bool, profile: SoftwareProfile
+) -> tuple[bool, Assumption | None]:
     """Whether stepped parameters are gathered under the next forward, and the record of it where the stack decides.
 
     Megatron-Core takes --overlap-param-gather with --overlap-grad-reduce only (``megatron/training/arguments.py``).
@@ -121,7 +123,7 @@ def parameter_gather(section: DataSection, split: Parallelism, *, blocking: bool
     return found, profile.assumption("parameter_gather", str(found).lower(), "accumulate.overlap_gather")
 
 
-def expert_width(section: ExpertSection, split: Parallelism, profile: Profile) -> tuple[int, Assumption | None]:
+def expert_width(section: ExpertSection, split: Parallelism, profile: SoftwareProfile) -> tuple[int, Assumption | None]:
     """Ranks that share the width of an expert where the scenario leaves it to the stack (0: the tensor-parallel ones); the record of it.
 
     Experts that every rank holds are split as all other layers.
@@ -138,7 +140,7 @@ def _tensor(section: TensorSection) -> TensorParallel:
     return TensorParallel(section.size, section.sequence_parallel, overlap, section.overlap_splits, section.overlap_sms)
 
 
-def fsdp_version(split: Parallelism, profile: Profile) -> tuple[Literal[1, 2], Assumption | None]:
+def fsdp_version(split: Parallelism, profile: SoftwareProfile) -> tuple[Literal[1, 2], Assumption | None]:
     """Which FSDP runs where the scenario leaves it to the stack; and the record of it where there is one."""
     sharded = split.data.strategy in ("fsdp", "hsdp") and split.data.size * split.context.size > 1
     record = profile.assumption("fsdp_version", profile.fsdp_version, "fsdp.version") if sharded else None
@@ -282,7 +284,7 @@ def with_schedule(split: Parallelism, scenario: Scenario, micro_batches: int) ->
     return replace(split, pipeline=replace(split.pipeline, slots=rows, overlapped=table.overlapped))
 
 
-def _table(section: PipelineSection, found: tuple[Path, str] | None, micro_batches: int) -> Table:
+def _table(section: PipelineSection, found: tuple[Path, str] | None, micro_batches: int) -> SlotTable:
     if found is None:
         return read_table(section.schedule)
     path, function = found

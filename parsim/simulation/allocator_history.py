@@ -15,7 +15,7 @@ Action = Literal["alloc", "free", "segment_alloc", "segment_free", "segment_map"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class AllocatorStep:
     """One thing the allocator did."""
 
     event: int
@@ -27,7 +27,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class AllocatedBlock:
     """A live block after the last event."""
 
     key: int
@@ -53,8 +53,8 @@ class Segment:
 class History:
     """Everything an allocator did with a sequence of events, and what is left."""
 
-    steps: tuple[Step, ...]
-    blocks: tuple[Block, ...]
+    steps: tuple[AllocatorStep, ...]
+    blocks: tuple[AllocatedBlock, ...]
     """by address"""
     segments: tuple[Segment, ...]
     """by address"""
@@ -70,7 +70,7 @@ class History:
         return _peak(self.steps, ("segment_alloc", "segment_map"), ("segment_free",))
 
 
-def _peak(steps: Iterable[Step], more: tuple[str, ...], less: tuple[str, ...]) -> int:
+def _peak(steps: Iterable[AllocatorStep], more: tuple[str, ...], less: tuple[str, ...]) -> int:
     level = highest = 0
     for step in steps:
         level += step.size if step.action in more else -step.size if step.action in less else 0
@@ -94,16 +94,16 @@ def history(events: Iterable[tuple[int, int]], mode: Mode = "segments", streams:
     reserved = _segments(allocator, numbers, streams or [0] * len(numbers))
     come = dict(zip(allocator.reserved_at, reserved, strict=True))
     action: Action = "segment_map" if mode == "expandable" else "segment_alloc"
-    steps: list[Step] = []
-    live: dict[int, Block] = {}
+    steps: list[AllocatorStep] = []
+    live: dict[int, AllocatedBlock] = {}
     for event, (key, number, address, size) in enumerate(zip(keys, numbers, allocator.addresses, allocator.blocks, strict=True)):
         if event in come:
-            steps.append(Step(event, action, come[event].address, come[event].size))
+            steps.append(AllocatorStep(event, action, come[event].address, come[event].size))
         if number > 0:
-            steps.append(Step(event, "alloc", address, size))
-            live[address] = Block(key, address, size)
+            steps.append(AllocatorStep(event, "alloc", address, size))
+            live[address] = AllocatedBlock(key, address, size)
         elif number:
-            steps.append(Step(event, "free", address, -size))
+            steps.append(AllocatorStep(event, "free", address, -size))
             del live[address]
     segments = _joined(reserved) if mode == "expandable" else reserved
     return History(tuple(steps), tuple(live[address] for address in sorted(live)), tuple(segments))
@@ -136,16 +136,16 @@ def _joined(mapped: Sequence[Segment]) -> list[Segment]:
 
 
 def _exact(keys: Sequence[int], numbers: Sequence[int]) -> History:
-    steps: list[Step] = []
-    placed: dict[int, Block] = {}
+    steps: list[AllocatorStep] = []
+    placed: dict[int, AllocatedBlock] = {}
     free = 0
     for event, (key, number) in enumerate(zip(keys, numbers, strict=True)):
         if number > 0:
-            placed[event] = Block(key, free, number)
-            steps += [Step(event, "segment_alloc", free, number), Step(event, "alloc", free, number)]
+            placed[event] = AllocatedBlock(key, free, number)
+            steps += [AllocatorStep(event, "segment_alloc", free, number), AllocatorStep(event, "alloc", free, number)]
             free += number + ROUNDING
         elif number:
             gone = placed.pop(~number)
-            steps += [Step(event, "free", gone.address, gone.size), Step(event, "segment_free", gone.address, gone.size)]
+            steps += [AllocatorStep(event, "free", gone.address, gone.size), AllocatorStep(event, "segment_free", gone.address, gone.size)]
     segments = tuple(Segment(block.address, block.size, block.size <= SMALL) for block in placed.values())
     return History(tuple(steps), tuple(placed.values()), segments)

@@ -12,10 +12,10 @@ from math import fsum, inf
 from parsim.hardware.flows import CollectiveCost
 from parsim.program.program import Collective
 from parsim.simulation.contention_free import Uncontended, uncontended
-from parsim.simulation.devices import Device
+from parsim.simulation.devices import LoadedDevice
 from parsim.simulation.sharing import SATURATED, Bundle
 
-Sides = tuple[tuple[Device, int, int], ...]
+Sides = tuple[tuple[LoadedDevice, int, int], ...]
 """devices that a transfer loads: (device, number of the load, the private link that kernels there slow, 0: none)"""
 
 

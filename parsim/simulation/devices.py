@@ -39,7 +39,7 @@ class LoadSet:
 
     __slots__ = ("less", "loads", "more")
 
-    def __init__(self, loads: Loads, more: Neighbours, less: Neighbours) -> None:
+    def __init__(self, loads: Loads, more: NeighbouringLoads, less: NeighbouringLoads) -> None:
         self.loads = loads
         """one form for all sets that slow kernels alike"""
         self.more = more
@@ -48,7 +48,7 @@ class LoadSet:
         """number of a load -> the set without it"""
 
 
-class Neighbours(dict[int, LoadSet]):
+class NeighbouringLoads(dict[int, LoadSet]):
     """Sets that differ from one by one load; made on first use."""
 
     def __init__(self, make: Callable[[int], LoadSet]) -> None:
@@ -82,8 +82,8 @@ class LoadSets:
             loads = self._alike(tuple([self._loads[number] for number in numbers])) if numbers else ()
             found = self._sets[numbers] = LoadSet(
                 loads,
-                Neighbours(lambda load: self._set(tuple(sorted((*numbers, load))))),
-                Neighbours(lambda load: self._set(_without(numbers, load))),
+                NeighbouringLoads(lambda load: self._set(tuple(sorted((*numbers, load))))),
+                NeighbouringLoads(lambda load: self._set(_without(numbers, load))),
             )
         return found
 
@@ -118,14 +118,14 @@ class Kernel:
 
     __slots__ = ("beside", "device", "rates", "seconds")
 
-    def __init__(self, device: Device, seconds: float, rates: Rates, beside: tuple[Device, int] | None = None) -> None:
+    def __init__(self, device: LoadedDevice, seconds: float, rates: Rates, beside: tuple[LoadedDevice, int] | None = None) -> None:
         self.device = device
         self.seconds = seconds
         self.rates = rates
         self.beside = beside
 
 
-class Device:
+class LoadedDevice:
     """One lane of a rank: what loads it now, and the kernel under way on it."""
 
     __slots__ = ("due", "loads", "looked_at", "op", "rate", "rates", "speed", "wires", "work")

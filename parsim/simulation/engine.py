@@ -29,9 +29,9 @@ from parsim.simulation.clock import NUMBER, Clock
 from parsim.simulation.contention import Sides, Transfer, Transfers
 from parsim.simulation.contention_free import add_uses, contention_free
 from parsim.simulation.deadlock import explain
-from parsim.simulation.devices import Device, Interference, Kernel, LoadSet, LoadSets, Rates
+from parsim.simulation.devices import Interference, Kernel, LoadedDevice, LoadSet, LoadSets, Rates
 from parsim.simulation.network import Network
-from parsim.simulation.processes import Bounded, Interconnect, Process
+from parsim.simulation.processes import BoundedProcess, CollectiveCosts, Process
 from parsim.simulation.scaled_works import scaled
 from parsim.simulation.trace import LinkUse, Trace
 
@@ -72,14 +72,14 @@ class Engine:
     capacity_changes: (time [s], link id, new capacity [B/s]) of links that change during the run.
     background: traffic of other jobs on the links; it is there from time 0 until the last op has ended.
     processes: SimPy processes beside the ops: generator functions of the run, which may wait for anything in its `env` and change
-        links (`Run.set_capacity`) and devices (`Run.set_speed`). They end with the last op.
+        links (`EngineRun.set_capacity`) and devices (`EngineRun.set_speed`). They end with the last op.
     factors: by op, how many times as long it takes alone: a kernel its duration, a transfer its latency and its bytes. None: 1.
     """
 
     def __init__(
         self,
         program: Program,
-        interconnect: Interconnect,
+        interconnect: CollectiveCosts,
         *,
         interference: Interference | None = None,
         pause_collector: bool = True,
@@ -98,20 +98,20 @@ class Engine:
         self.processes = tuple(processes)
 
     def run(self) -> Trace:
-        """Run the program from time 0 to the end of its last op, or until a process ends it (`Run.stop`) or stops a rank for ever.
+        """Run the program from time 0 to the end of its last op, or until a process ends it (`EngineRun.stop`) or stops a rank for ever.
 
         Raises DeadlockError if ops are left that can never begin or end, with the rank x step grid of those ops, and
         ParsimError if an op's duration or a flow is not a number that time can be made of.
         """
         with collector_paused() if self.pause_collector else nullcontext():
-            run = Run(self)
+            run = EngineRun(self)
             try:
                 return run.trace()
             finally:
                 vars(run).clear()  # what it is made of refers back to it: the program would wait for the collector
 
 
-class Run:
+class EngineRun:
     """One run of an engine: the columns that it writes."""
 
     def __init__(self, engine: Engine) -> None:
@@ -137,8 +137,8 @@ class Run:
         """a rank does not go on"""
         self._stopped = False
         self._sets = LoadSets(getattr(engine.interference, "alike", tuple))  # where it does not say, every set of loads is like no other
-        self._devices: dict[int, dict[str, Device]] = {}
-        self._paced: list[Device] = []
+        self._devices: dict[int, dict[str, LoadedDevice]] = {}
+        self._paced: list[LoadedDevice] = []
         """devices whose kernel, loads or speed have changed now"""
         self._lanes: dict[str, int] = {}
         self._works: list[Any] = []
@@ -188,7 +188,7 @@ class Run:
     def _prepare(self) -> None:
         specs = self.program.specs
         apart = frozenset(self._background.links.union(link for _, link, _ in self._changes))
-        bounded = [process.links for process in self._processes if isinstance(process, Bounded)]
+        bounded = [process.links for process in self._processes if isinstance(process, BoundedProcess)]
         known = len(bounded) == len(self._processes)
         apart = apart.union(*bounded)
         lazy = known and not self._slows_wires
@@ -224,11 +224,11 @@ class Run:
     def _example(self, spec: OpSpec) -> object:
         return next((op for op in self.program.ops if op.spec is spec), spec)
 
-    def _device(self, rank: int, lane: str = COMPUTE) -> Device:
+    def _device(self, rank: int, lane: str = COMPUTE) -> LoadedDevice:
         """The rank's GPU as its kernels see it; copies on streams and launches, which run beside them, have one for each lane."""
         lanes = self._devices.setdefault(rank, {})
         if (found := lanes.get(lane)) is None:
-            found = lanes[lane] = Device(self._sets.nothing)
+            found = lanes[lane] = LoadedDevice(self._sets.nothing)
         return found
 
     def _sides(self, spec: OpSpec) -> Sides:
@@ -376,7 +376,7 @@ class Run:
             device, load = kernel.beside
             self._load(device, (device.loads.more if begins else device.loads.less)[load])
 
-    def _load(self, device: Device, loads: LoadSet) -> None:
+    def _load(self, device: LoadedDevice, loads: LoadSet) -> None:
         """Other work loads a device from now on; the kernel under way is paced anew."""
         device.loads = loads
         if device.op >= 0:
@@ -413,7 +413,7 @@ class Run:
                 del device.wires[index]
         return True
 
-    def _slow_wires(self, device: Device) -> None:
+    def _slow_wires(self, device: LoadedDevice) -> None:
         """Give the transfers beside a device's kernel the rate that it leaves them."""
         rate = 1.0
         if device.op >= 0 and self._interference is not None:

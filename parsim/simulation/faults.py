@@ -13,8 +13,8 @@ from typing import Any
 
 from parsim.faults import Capacities, Fault, LinkFault, RankFault, SlowWindow
 from parsim.program.program import COMPUTE, OpSpec, Program
-from parsim.simulation.engine import Run
-from parsim.simulation.processes import Bounded, Process
+from parsim.simulation.engine import EngineRun
+from parsim.simulation.processes import BoundedProcess, Process
 from parsim.simulation.trace import Trace
 from parsim.units import format_time
 
@@ -29,7 +29,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FaultedRun:
     """What came of a step with faults."""
 
     trace: Trace
@@ -73,9 +73,9 @@ class Breaking:
     holds: dict[int, LinkFault] = field(default_factory=dict)
     """link -> what changed it last: another fault may begin when one ends"""
 
-    def outcome(self, trace: Trace) -> Outcome:
+    def outcome(self, trace: Trace) -> FaultedRun:
         """What came of the run."""
-        return Outcome(trace, self._failure(trace) if any(map(isnan, trace.end)) else None)
+        return FaultedRun(trace, self._failure(trace) if any(map(isnan, trace.end)) else None)
 
     def processes(self) -> list[Process]:
         """One per fault of links, or of ranks that stop, and one per rank that is slow at times."""
@@ -83,12 +83,12 @@ class Breaking:
         for fault in self.faults:
             if isinstance(fault, LinkFault):
                 links = frozenset(link for link, _ in self._known((*fault.capacities, *fault.fallback)))
-                made.append(Bounded(self._link(fault), links))
+                made.append(BoundedProcess(self._link(fault), links))
             elif isinstance(fault, RankFault):
-                made.append(Bounded(self._stop(fault)))
+                made.append(BoundedProcess(self._stop(fault)))
         windows = [fault for fault in self.faults if isinstance(fault, SlowWindow)]
         ranks = dict.fromkeys(rank for window in windows for rank in self._ranks(window))
-        made += [Bounded(self._slow(rank, [window for window in windows if rank in self._ranks(window)])) for rank in ranks]
+        made += [BoundedProcess(self._slow(rank, [window for window in windows if rank in self._ranks(window)])) for rank in ranks]
         return made
 
     def _failure(self, trace: Trace) -> Failure | None:
@@ -112,7 +112,7 @@ class Breaking:
         return list(dict.fromkeys(rank for rank in known if rank is not None))
 
     def _link(self, fault: LinkFault) -> Process:
-        def process(run: Run) -> Generator[Any, Any, None]:
+        def process(run: EngineRun) -> Generator[Any, Any, None]:
             env, changed = run.env, self._known(fault.capacities)
             yield env.timeout(fault.begin)
             self._set(run, fault, changed)
@@ -141,13 +141,13 @@ class Breaking:
 
         return process
 
-    def _set(self, run: Run, fault: LinkFault, capacities: Capacities) -> None:
+    def _set(self, run: EngineRun, fault: LinkFault, capacities: Capacities) -> None:
         for link, capacity in capacities:
             self.holds[link] = fault
             run.set_capacity(link, capacity)
 
     def _stop(self, fault: RankFault) -> Process:
-        def process(run: Run) -> Generator[Any, Any, None]:
+        def process(run: EngineRun) -> Generator[Any, Any, None]:
             yield run.env.timeout(fault.begin)
             for rank in self._ranks(fault):
                 run.halt(rank)
@@ -164,7 +164,7 @@ class Breaking:
     def _slow(self, rank: int, windows: Sequence[SlowWindow]) -> Process:
         """Speeds of several causes multiply."""
 
-        def process(run: Run) -> Generator[Any, Any, None]:
+        def process(run: EngineRun) -> Generator[Any, Any, None]:
             for time in sorted({time for window in windows for time in (window.begin, window.end) if time < inf}):
                 yield run.env.timeout(time - run.env.now)
                 run.set_speed(rank, prod(window.speed for window in windows if window.begin <= time < window.end))

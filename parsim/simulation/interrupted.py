@@ -14,7 +14,7 @@ Policy = Literal["restart", "elastic", "replica", "hot_spare"]
 
 
 @dataclass(frozen=True)
-class Cause:
+class FailureCause:
     """One cause of failures of the job; all times in seconds."""
 
     name: str
@@ -33,10 +33,10 @@ class Cause:
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenFailure:
     """A failure that strikes at a moment that somebody named."""
 
-    cause: Cause
+    cause: FailureCause
     strike: Strike
     mended: float = 0.0
     """wall time before which nothing can go on, whatever is exchanged; where replicas leave, before which these do not come back"""
@@ -59,7 +59,7 @@ class Pace:
 class InterruptedTraining:
     """What happens over weeks; all times in seconds."""
 
-    causes: tuple[Cause, ...]
+    causes: tuple[FailureCause, ...]
     interval: float
     """training between two checkpoints"""
     stall: float
@@ -79,7 +79,7 @@ class InterruptedTraining:
     seed: int = 0
     run: int = 0
     """which sample path of this seed"""
-    given: tuple[Given, ...] = ()
+    given: tuple[GivenFailure, ...] = ()
     """failures that strike in every path, beside those that are drawn"""
     paces: tuple[Pace, ...] = ()
     """ascending in time; before the first training goes at its full speed"""

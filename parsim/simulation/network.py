@@ -19,7 +19,7 @@ import simpy
 from simpy.events import EventPriority
 
 from parsim.errors import ParsimError
-from parsim.simulation.sharing import SATURATED, Bundle, Link, Member, fill
+from parsim.simulation.sharing import SATURATED, Bundle, LoadedLink, Member, fill
 from parsim.simulation.trace import LinkUse
 
 AFTER_ALL_ELSE = EventPriority(2)
@@ -49,7 +49,7 @@ class Network:
         self.events = 0
         """events put on the clock: ends and settles"""
         self._capacity = capacity
-        self._links: dict[int, Link] = {}
+        self._links: dict[int, LoadedLink] = {}
         self._bundles: dict[tuple[tuple[tuple[int, float], ...], float, float], Bundle] = {}
         self._endless: list[tuple[Bundle, int, float]] = []
         """flows without an end: (bundle, how many, what it had served to each member before)"""
@@ -156,7 +156,7 @@ class Network:
     def use(self, until: float | None = None) -> dict[int, LinkUse]:
         """What each link carried so far, by link id; `until` is the time up to which it counts (default: now)."""
         now = self.env.now if until is None else until
-        carried: dict[Link, float] = {}
+        carried: dict[LoadedLink, float] = {}
         for bundle in self._bundles.values():
             moved = bundle.carried
             if bundle.size:
@@ -178,13 +178,13 @@ class Network:
             if bundle.size and not bundle.promise
         ]
 
-    def _link(self, identity: int) -> Link:
+    def _link(self, identity: int) -> LoadedLink:
         link = self._links.get(identity)
         if link is None:
             capacity = self._capacity(identity)
             if not capacity >= 0:
                 raise ParsimError(f"capacity of link {identity} (={capacity}) must be >= 0 [B/s]")
-            link = self._links[identity] = Link(identity, capacity)
+            link = self._links[identity] = LoadedLink(identity, capacity)
         return link
 
     def _mark(self, bundle: Bundle) -> None:
@@ -213,7 +213,7 @@ class Network:
             self._gauge(link for bundle in bundles for link, _ in bundle.path if not link.tight)
         self._marked.clear()
 
-    def _reach(self, first: Bundle, seen: set[Bundle]) -> tuple[list[Bundle], list[Link]]:
+    def _reach(self, first: Bundle, seen: set[Bundle]) -> tuple[list[Bundle], list[LoadedLink]]:
         """The bundles that share tight links with `first`, transitively, and those links."""
         self._visit += 1
         bundles, links = [first], []
@@ -229,7 +229,7 @@ class Network:
                             bundles.append(other)
         return bundles, links
 
-    def _gauge(self, links: Iterable[Link]) -> None:
+    def _gauge(self, links: Iterable[LoadedLink]) -> None:
         """Note which of these links are saturated; only those near their capacity are looked at."""
         now = self.env.now
         for link in links:

@@ -10,25 +10,25 @@ from parsim.hardware.flows import CollectiveCost
 from parsim.program.program import Collective
 
 if TYPE_CHECKING:
-    from parsim.simulation.engine import Run
+    from parsim.simulation.engine import EngineRun
 
-Process = Callable[["Run"], Generator[Any, Any, Any]]
-"""makes a SimPy process beside the ops; it may use the run's `env` and what stands under `Run`: what processes may do"""
+Process = Callable[["EngineRun"], Generator[Any, Any, Any]]
+"""makes a SimPy process beside the ops; it may use the run's `env` and what stands under `EngineRun`: what processes may do"""
 
 
 @dataclass(frozen=True)
-class Bounded:
+class BoundedProcess:
     """A process that changes no links but these: transfers elsewhere need not be watched."""
 
     process: Process
     links: frozenset[int] = frozenset()
 
-    def __call__(self, run: Run) -> Generator[Any, Any, Any]:
+    def __call__(self, run: EngineRun) -> Generator[Any, Any, Any]:
         """The process itself."""
         return self.process(run)
 
 
-class Interconnect(Protocol):
+class CollectiveCosts(Protocol):
     """What the engine asks of the hardware."""
 
     def cost(self, collective: Collective) -> CollectiveCost:

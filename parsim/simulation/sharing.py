@@ -19,7 +19,7 @@ SATURATED = 0.999
 """share of its capacity at which a link counts as saturated"""
 
 
-class Link:
+class LoadedLink:
     """A directed link: what it can carry [B/s], and which bundles cross it."""
 
     __slots__ = (
@@ -74,7 +74,7 @@ class Bundle:
 
     __slots__ = ("cap", "carried", "members", "path", "promise", "rate", "served", "since", "size", "weight")
 
-    def __init__(self, path: tuple[tuple[Link, float], ...], cap: float, weight: float) -> None:
+    def __init__(self, path: tuple[tuple[LoadedLink, float], ...], cap: float, weight: float) -> None:
         self.path = path
         self.cap = cap
         self.weight = weight
@@ -99,7 +99,7 @@ class Bundle:
         self.since = until
 
 
-def fill(bundles: Sequence[Bundle], links: Sequence[Link], tolerance: float = TOLERANCE) -> dict[Bundle, float]:
+def fill(bundles: Sequence[Bundle], links: Sequence[LoadedLink], tolerance: float = TOLERANCE) -> dict[Bundle, float]:
     """Weighted max-min fair rates [B/s] of the members of each bundle, by progressive filling.
 
     `links` are the tight links that the bundles cross; all bundles of those links must be given. Accepts any kind of
@@ -145,11 +145,11 @@ def fill(bundles: Sequence[Bundle], links: Sequence[Link], tolerance: float = TO
 
 def fair_rates(flows: Sequence[Flow], capacity: Callable[[int], float], tolerance: float = TOLERANCE) -> list[float]:
     """Weighted max-min fair rate [B/s] of each flow if all of them are under way at once; volumes do not matter."""
-    links: dict[int, Link] = {}
+    links: dict[int, LoadedLink] = {}
     bundles = []
     for flow in flows:
         for identity, _ in flow.path:
-            links.setdefault(identity, Link(identity, capacity(identity)))
+            links.setdefault(identity, LoadedLink(identity, capacity(identity)))
         bundle = Bundle(tuple((links[identity], coefficient) for identity, coefficient in flow.path), flow.cap, flow.weight)
         bundle.size = 1
         for link, coefficient in bundle.path:

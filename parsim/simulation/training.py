@@ -21,7 +21,7 @@ import simpy
 
 from parsim.simulation.clock import Clock
 from parsim.simulation.failure_times import Strike, drawn
-from parsim.simulation.interrupted import Cause, Given, InterruptedTraining, Kind, Pace, Piece, TrainingRun
+from parsim.simulation.interrupted import FailureCause, GivenFailure, InterruptedTraining, Kind, Pace, Piece, TrainingRun
 
 REJOIN = "rejoin"
 """cause of the stop in which repaired replicas come back (elastic)"""
@@ -31,7 +31,7 @@ _DONE = 1.0 - 1e-12
 def train(training: InterruptedTraining, strikes: Mapping[str, Iterable[Strike]] | None = None) -> TrainingRun:
     """Let the weeks pass. `strikes`: when which cause strikes, instead of the seed's draws.
 
-    >>> job = InterruptedTraining((Cause("gpu", 1e9, 0.0, 20.0),), interval=100.0, stall=10.0, horizon=1e6, work=300.0)
+    >>> job = InterruptedTraining((FailureCause("gpu", 1e9, 0.0, 20.0),), interval=100.0, stall=10.0, horizon=1e6, work=300.0)
     >>> train(job, {"gpu": [Strike(150.0)]}).wall
     380.0
     """
@@ -40,7 +40,7 @@ def train(training: InterruptedTraining, strikes: Mapping[str, Iterable[Strike]]
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    cause: Cause
+    cause: FailureCause
     replicas: tuple[int, ...]
     """that it takes with it"""
     mended: float = 0.0
@@ -125,7 +125,7 @@ class _Job:
 
     # what happens to the job
 
-    def _fail(self, cause: Cause, times: Iterable[Strike]) -> Generator[simpy.Event, Any, None]:
+    def _fail(self, cause: FailureCause, times: Iterable[Strike]) -> Generator[simpy.Event, Any, None]:
         """One cause strikes again and again."""
         began = self.clock.now
         for strike in times:
@@ -134,13 +134,13 @@ class _Job:
                 return
             self._hit(cause, strike)
 
-    def _strike(self, given: Given) -> Generator[simpy.Event, Any, None]:
+    def _strike(self, given: GivenFailure) -> Generator[simpy.Event, Any, None]:
         """What strikes once."""
         yield self.clock.timeout(given.strike.at)
         if self.trainer.is_alive:
             self._hit(given.cause, given.strike, given.mended, given.replicas)
 
-    def _hit(self, cause: Cause, strike: Strike, mended: float = 0.0, replicas: tuple[int, ...] = ()) -> None:
+    def _hit(self, cause: FailureCause, strike: Strike, mended: float = 0.0, replicas: tuple[int, ...] = ()) -> None:
         """A failure, unless it hits what is away."""
         where = replicas or (min(int(strike.where * self.training.replicas), self.training.replicas - 1),)
         if hit := tuple(one for one in where if one not in self.machines.away):
@@ -158,7 +158,7 @@ class _Job:
         self.paced.succeed()
         self.paced = self.clock.event()
 
-    def _repair(self, cause: Cause) -> Generator[simpy.Event, Any, None]:
+    def _repair(self, cause: FailureCause) -> Generator[simpy.Event, Any, None]:
         """A machine is away and comes back: for the replicas that have lacked one longest, else into the pool."""
         yield self.clock.timeout(cause.repair)
         machines = self.machines
@@ -346,7 +346,7 @@ class _Job:
         if self.writing is not None and self.writing[0] <= self.clock.now:
             self.durable, self.writing = self.writing[1], None
 
-    def _roll_back(self, cause: Cause) -> None:
+    def _roll_back(self, cause: FailureCause) -> None:
         """Training goes on from the last checkpoint that survives; what came after it is lost."""
         self._settle()
         if cause.in_memory:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from parsim.hardware.device import Device
 from parsim.report import Report
-from parsim.report.measured import Assumption, Effect
+from parsim.report.measured import AssumptionEffect, ReportedAssumption
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
 from parsim.scenario.files import names
@@ -56,10 +56,10 @@ _LATENCY = ("0.5", "2")
 
 
 @dataclass(frozen=True, slots=True)
-class Alternative:
+class AssumptionAlternative:
     """An assumption, what else it might be, and the overrides that say so."""
 
-    assumption: Assumption
+    assumption: ReportedAssumption
     other: str
     overrides: Overrides
 
@@ -74,15 +74,15 @@ def with_effects(scenario: Scenario, report: Report, *, jobs: int | None = None,
     return sorted_by_effect(report, asked, levelled(report, came))
 
 
-def alternatives(scenario: Scenario, report: Report) -> list[Alternative]:
+def alternatives(scenario: Scenario, report: Report) -> list[AssumptionAlternative]:
     """What else the assumptions of a report might be, one by one."""
     built = build(scenario)
     return [*_stated(report, built), *_efficiencies(scenario, built)]
 
 
-def sorted_by_effect(report: Report, asked: Sequence[Alternative], came: Sequence[Outcome[Figures]]) -> Report:
+def sorted_by_effect(report: Report, asked: Sequence[AssumptionAlternative], came: Sequence[Outcome[Figures]]) -> Report:
     """The report with what came of each alternative."""
-    groups: dict[Assumption, list[tuple[str, Outcome[Figures]]]] = {assumption: [] for assumption in report.measured.assumptions}
+    groups: dict[ReportedAssumption, list[tuple[str, Outcome[Figures]]]] = {assumption: [] for assumption in report.measured.assumptions}
     for one, outcome in zip(asked, came, strict=True):
         groups.setdefault(one.assumption, []).append((one.other, outcome))
     assumptions = [replace(assumption, effect=_effect(others, report)) for assumption, others in groups.items()]
@@ -90,18 +90,18 @@ def sorted_by_effect(report: Report, asked: Sequence[Alternative], came: Sequenc
     return Report(replace(report.measured, assumptions=tuple(assumptions)))
 
 
-def _stated(report: Report, built: Built) -> Iterator[Alternative]:
+def _stated(report: Report, built: Built) -> Iterator[AssumptionAlternative]:
     device = built.cluster.device(built.gpus[0])
     for assumption in report.measured.assumptions:
         for other in _others(assumption, device):
             if assumption.name in _LINKS and other.startswith("x"):
                 key = f"cluster.set.links.{_LINKS[assumption.name]}.per_direction"
-                yield Alternative(assumption, other, (f"{key}={other}",))
+                yield AssumptionAlternative(assumption, other, (f"{key}={other}",))
             elif other != assumption.value:
-                yield Alternative(assumption, other, (f"assumptions.{assumption.name}={other}",))
+                yield AssumptionAlternative(assumption, other, (f"assumptions.{assumption.name}={other}",))
 
 
-def _others(assumption: Assumption, device: Device) -> Sequence[str]:
+def _others(assumption: ReportedAssumption, device: Device) -> Sequence[str]:
     match assumption.name:
         case "software_profile":
             return names("software")
@@ -114,7 +114,7 @@ def _others(assumption: Assumption, device: Device) -> Sequence[str]:
     return CHOICES.get(assumption.name, ())
 
 
-def _efficiencies(scenario: Scenario, built: Built) -> Iterator[Alternative]:
+def _efficiencies(scenario: Scenario, built: Built) -> Iterator[AssumptionAlternative]:
     """Efficiencies of the device: of products, memory, the attention kernel in use, and latency where it is a guess."""
     device, kernel = built.cluster.device(built.gpus[0]), built.training.attention
     guesses = set(device.assumptions)
@@ -132,20 +132,20 @@ def _efficiencies(scenario: Scenario, built: Built) -> Iterator[Alternative]:
         )
         source = f"{'a guess' if guessed else 'fitted to measured kernels'}; training runs differ by {factors[0]} to {factors[1]} of it"
         shown = f"{value * 1e6:.3g} us" if key == "kernel_latency" else f"{value:.4g}"
-        assumption = Assumption(path, shown, source, device.name)
-        yield from (Alternative(assumption, f"x{factor}", (scaled(scenario, path, float(factor)),)) for factor in factors)
+        assumption = ReportedAssumption(path, shown, source, device.name)
+        yield from (AssumptionAlternative(assumption, f"x{factor}", (scaled(scenario, path, float(factor)),)) for factor in factors)
 
 
-def _effect(others: Sequence[tuple[str, Outcome[Figures]]], report: Report) -> Effect | None:
+def _effect(others: Sequence[tuple[str, Outcome[Figures]]], report: Report) -> AssumptionEffect | None:
     done = [(other, one.answer) for other, one in others if one.answer is not None]
     if not done:
         return None
     steps = [report.step_time, *(one.seconds_per_sample * report.measured.model.samples_per_step for _, one in done)]
     peaks = [report.peak_memory, *(one.peak for _, one in done)]
-    return Effect((min(steps), max(steps)), (min(peaks), max(peaks)), tuple(other for other, _ in done))
+    return AssumptionEffect((min(steps), max(steps)), (min(peaks), max(peaks)), tuple(other for other, _ in done))
 
 
-def _size(effect: Effect, report: Report) -> float:
+def _size(effect: AssumptionEffect, report: Report) -> float:
     """The largest change: of the step, as a share of it, or of the peak, as a share of the capacity."""
     time = max(abs(step - report.step_time) for step in effect.step_time_s) / report.step_time if report.step_time > 0 else 0.0
     capacity = report.measured.memory.capacity_bytes

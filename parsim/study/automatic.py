@@ -19,7 +19,7 @@ from parsim.scenario.build import build
 from parsim.scenario.scenario import Scenario, flow
 from parsim.scenario.schema import value_at
 from parsim.study.search.lattice import divisors
-from parsim.study.size.question import Question as SizeQuestion
+from parsim.study.size.question import SizeQuestion
 from parsim.study.sweep.vocabulary import Machines
 
 WITHIN = 120.0

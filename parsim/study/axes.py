@@ -34,7 +34,7 @@ class AxisValue:
 
 
 @dataclass(frozen=True)
-class Axis:
+class VariedKey:
     """A key and the values it takes."""
 
     key: str
@@ -64,7 +64,7 @@ def split_values(text: str) -> list[str]:
     return [part.strip() for part in (*parts, text[begin:])]
 
 
-def axes_of(arguments: Iterable[str]) -> tuple[list[str], list[Axis]]:
+def axes_of(arguments: Iterable[str]) -> tuple[list[str], list[VariedKey]]:
     """The arguments with one value, for every variant, and the keys with several.
 
     Raises:
@@ -90,13 +90,13 @@ def axes_of(arguments: Iterable[str]) -> tuple[list[str], list[Axis]]:
     return plain, labelled(several)
 
 
-def labelled(found: Sequence[tuple[str, Sequence[str]]]) -> list[Axis]:
+def labelled(found: Sequence[tuple[str, Sequence[str]]]) -> list[VariedKey]:
     """The axes of keys and YAML texts, each value with the shortest label that tells it from the others."""
     values = {key: [_value(text) for text in texts] for key, texts in found}
     names = short_keys(list(values))
     words = [item for items in values.values() for item in items if _speaks(item)]
     return [
-        Axis(
+        VariedKey(
             key, tuple(AxisValue(_label(names[key], value, words), f"{key}={text}") for value, text in zip(values[key], texts, strict=True))
         )
         for key, texts in found
@@ -120,7 +120,7 @@ def short_keys(keys: Sequence[str]) -> dict[str, str]:
     return short
 
 
-def combinations(axes: Sequence[Axis]) -> list[tuple[AxisValue, ...]]:
+def combinations(axes: Sequence[VariedKey]) -> list[tuple[AxisValue, ...]]:
     """Every combination of the axes' values, the last axis fastest; one empty combination without axes."""
     return list(product(*(axis.choices for axis in axes)))
 

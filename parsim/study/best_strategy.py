@@ -16,9 +16,8 @@ from parsim.scenario.load import load
 from parsim.scenario.scenario import Scenario, flow
 from parsim.study.automatic import question, starting_point
 from parsim.study.search.lattice import STANDARD, Ranges
-from parsim.study.size.question import Assumed, recipe
-from parsim.study.size.question import Question as SizeQuestion
-from parsim.study.sweep.definition import Definition
+from parsim.study.size.question import Assumed, SizeQuestion, recipe
+from parsim.study.sweep.definition import StudyDefinition
 from parsim.study.sweep.rows import Row
 from parsim.study.sweep.space import Place
 from parsim.study.sweep.sweep import Study, run
@@ -41,7 +40,7 @@ Watch = Callable[[str, Iterable[Any], int | None], Iterable[Any]]
 
 
 @dataclass(frozen=True)
-class Question:
+class StrategyQuestion:
     """What `parsim plan` is asked of a model; fields are the command line's options."""
 
     model: str
@@ -63,7 +62,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Improvement:
+class FasterStrategy:
     """A strategy that is faster than all before it."""
 
     after: float
@@ -82,19 +81,19 @@ class BestStrategy:
     """What a search has found."""
 
     base: Scenario
-    improvements: list[Improvement] = field(default_factory=list)
+    improvements: list[FasterStrategy] = field(default_factory=list)
     """the last is the best"""
     study: Study | None = None
     """of all strategies; None: the search was ended before"""
     wall: float = 0.0
     """how long it took [s]"""
-    runner_up: Improvement | None = None
+    runner_up: FasterStrategy | None = None
     """None where only one strategy fits, or the search was ended"""
-    winner: Improvement | None = None
+    winner: FasterStrategy | None = None
     """the fastest of all; None: the search was ended, or nothing fits"""
     interrupted: bool = False
     """the user ended it"""
-    nearby: tuple[tuple[int, Improvement], ...] = ()
+    nearby: tuple[tuple[int, FasterStrategy], ...] = ()
     """other numbers of GPUs on which a GPU does much more, with the fastest usual strategy"""
 
     @property
@@ -103,7 +102,7 @@ class BestStrategy:
         return self.study is not None
 
     @property
-    def best(self) -> Improvement | None:
+    def best(self) -> FasterStrategy | None:
         """The fastest; None: nothing fits. Of equals it is, once all are known, the first of the range."""
         return self.winner or (self.improvements[-1] if self.improvements else None)
 
@@ -116,7 +115,7 @@ class BestStrategy:
             raise ScenarioError(self.base.findings_at([Finding(text, "parallel", None, hint)]))
         return self.with_strategy(self.best)
 
-    def with_strategy(self, one: Improvement) -> Scenario:
+    def with_strategy(self, one: FasterStrategy) -> Scenario:
         """The base with a strategy that was found."""
         overrides = () if one.place.candidate is None else one.place.candidate.overrides
         return self.base.with_overrides(*overrides)
@@ -131,7 +130,7 @@ class _Over(Exception):  # noqa: N818 - no error
     """The time that the search may take is over."""
 
 
-def scenario_of(question: Question) -> tuple[Scenario, tuple[Assumed, ...]]:
+def scenario_of(question: StrategyQuestion) -> tuple[Scenario, tuple[Assumed, ...]]:
     """The scenario, without a strategy, that a question stands for, and what had to be assumed.
 
     Raises:
@@ -172,7 +171,7 @@ def search(
     within: float | None = None,
     workers: int | None = 1,
     watch: Watch = lambda _, results, __: results,
-    improved: Callable[[Improvement], None] = lambda _: None,
+    improved: Callable[[FasterStrategy], None] = lambda _: None,
     usual_only: bool = False,
 ) -> BestStrategy:
     """The fastest strategy for a scenario, whose own strategy is ignored, or with ``parallel: auto`` for what is written beside that.
@@ -190,7 +189,7 @@ def search(
 
     def hear(place: Place, row: Row, _: str) -> None:
         rows[row["key"]] = row
-        one = Improvement(monotonic() - began, place, row)
+        one = FasterStrategy(monotonic() - began, place, row)
         if plan.best is None or row["step_time_s"] < plan.best.row["step_time_s"]:
             plan.improvements.append(one)
             improved(one)
@@ -204,7 +203,7 @@ def search(
     def hands(work: int) -> Crew:
         return crew(workers if work > FEW else 1, None, None, work)
 
-    usual = Definition(start, base.name, "plan", strategies=True, ranges=replace(USUAL, **kept), top=1)
+    usual = StudyDefinition(start, base.name, "plan", strategies=True, ranges=replace(USUAL, **kept), top=1)
     everything = replace(usual, ranges=replace(STANDARD, **kept), top=2)
     try:
         run(usual, hands=hands, watch=timed, improved=hear)
@@ -213,13 +212,13 @@ def search(
         plan.interrupted = isinstance(ended, KeyboardInterrupt)
     else:
         plan.study = study
-        ranked = [] if study is None else [Improvement(plan.wall, entry.place, entry.rows[0]) for entry in study.entries[:2]]
+        ranked = [] if study is None else [FasterStrategy(plan.wall, entry.place, entry.rows[0]) for entry in study.entries[:2]]
         plan.winner, plan.runner_up = (*ranked, None, None)[:2]
     plan.wall = monotonic() - began
     return plan
 
 
-def nearby(question: Question, plan: BestStrategy, *, workers: int | None = 1) -> tuple[tuple[int, Improvement], ...]:
+def nearby(question: StrategyQuestion, plan: BestStrategy, *, workers: int | None = 1) -> tuple[tuple[int, FasterStrategy], ...]:
     """The multiples of eight around a number of GPUs that divides badly, those on which each GPU does much more; empty for other numbers.
 
     Only usual strategies are looked at, for a few seconds.

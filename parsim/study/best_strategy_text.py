@@ -16,7 +16,7 @@ from parsim.run import simulate
 from parsim.scenario.build import build
 from parsim.scenario.scenario import Scenario, flow
 from parsim.study.automatic import question, starting_point
-from parsim.study.best_strategy import BestStrategy, Improvement
+from parsim.study.best_strategy import BestStrategy, FasterStrategy
 from parsim.study.runner_up import why_slower
 from parsim.study.size.question import Assumed
 from parsim.units import format_time
@@ -61,7 +61,7 @@ def software_text(base: Scenario) -> str:
     return f"Software: {profile} for all strategies; another one: --software torchtitan, or software.profile in the scenario"
 
 
-def improvement(one: Improvement) -> str:
+def improvement(one: FasterStrategy) -> str:
     """A line of the search."""
     mfu = "" if one.row["mfu"] is None else f", MFU {percent(one.row['mfu'])}"
     return f"{one.after:5.0f} s  {seconds(one.row['step_time_s'])}{mfu}: {one.strategy}"

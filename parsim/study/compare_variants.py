@@ -16,7 +16,7 @@ from parsim.scenario import files
 from parsim.scenario.files import Document
 from parsim.scenario.scenario import Scenario
 from parsim.scenario.values import did_you_mean, shown
-from parsim.study.axes import Axis, AxisValue, Partial, axes_of, combinations, label_of, nested
+from parsim.study.axes import AxisValue, Partial, VariedKey, axes_of, combinations, label_of, nested
 from parsim.study.variants import Source, Variant
 
 MOST = 48
@@ -130,7 +130,7 @@ def _shortest(title: str) -> str:
     return title if len(title) <= 60 else f"{title[:59]}…"
 
 
-def _check_count(groups: Sequence[Variants], axes: Sequence[Axis]) -> None:
+def _check_count(groups: Sequence[Variants], axes: Sequence[VariedKey]) -> None:
     """Refuse nothing at all, and more than `MOST`, with the arithmetic."""
     if not groups:
         message = "no scenario to compare"
@@ -233,7 +233,7 @@ class ComparisonFile:
     name: str
     baseline: str | None
     entries: tuple[FileVariant, ...]
-    axes: tuple[Axis, ...]
+    axes: tuple[VariedKey, ...]
 
 
 def is_comparison(path: Path) -> bool:
@@ -251,14 +251,14 @@ def read(path: Path) -> ComparisonFile:
         ScenarioError: all problems of the file's own keys; what the scenarios say is checked when they are loaded.
     """
     document = files.read(path)
-    reader = _Reader(document)
+    reader = _ComparisonReader(document)
     comparison = reader.comparison()
     if reader.findings:
         raise ScenarioError(reader.findings)
     return comparison
 
 
-class _Reader:
+class _ComparisonReader:
     def __init__(self, document: Document) -> None:
         self.document = document
         self.tree = document.tree
@@ -343,10 +343,10 @@ class _Reader:
         partials = [] if shared is None else [shared]
         return FileVariant(label, base, (*partials, (rest, self.below(key))))
 
-    def axis(self, key: str, values: Any, keys: list[str]) -> Axis | None:
+    def axis(self, key: str, values: Any, keys: list[str]) -> VariedKey | None:
         place = f"vary.{key}"
         if isinstance(values, Mapping) and len(values) > 1:
-            return Axis(
+            return VariedKey(
                 key,
                 tuple(
                     AxisValue(str(label), partial=nested(key, value, self.document.origins, f"{place}.{label}"))
@@ -354,7 +354,7 @@ class _Reader:
                 ),
             )
         if isinstance(values, list) and len(values) > 1:
-            return Axis(
+            return VariedKey(
                 key,
                 tuple(
                     AxisValue(label_of(key, value, keys), partial=nested(key, value, self.document.origins, f"{place}.{number}"))

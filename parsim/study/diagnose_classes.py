@@ -18,7 +18,7 @@ from parsim.errors import Finding, PlanError
 from parsim.kernel import Attention, Clocks, Gemm, Kernel, SparseAttention
 from parsim.program.program import COMPUTE as LANE
 from parsim.report.communication import covered, own_arrival
-from parsim.report.simulated import Run
+from parsim.report.simulated import SimulatedStep
 from parsim.report.timeline import Timeline
 from parsim.run import execute
 from parsim.scenario.build import build
@@ -241,7 +241,7 @@ def refuse(built: Built) -> None:
         raise PlanError(Finding(text, "parallel.pipeline.schedule", pipeline.schedule, "give --step-time alone"))
 
 
-def representatives(run: Run) -> Mapping[int, int]:
+def representatives(run: SimulatedStep) -> Mapping[int, int]:
     """Rank -> the simulated rank that stands for it."""
     if not run.folded:
         return {rank: rank for rank in range(run.plan.mesh.ranks)}

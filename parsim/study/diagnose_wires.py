@@ -10,7 +10,7 @@ from statistics import median
 from parsim.errors import Finding, ScenarioError
 from parsim.hardware.nccl.cost import collective_cost
 from parsim.hardware.nccl.inputs import AUTOMATIC
-from parsim.interop.nccl_logs import Log, Paths, parse_debug, parse_log
+from parsim.interop.nccl_logs import Log, LoggedPaths, parse_debug, parse_log
 from parsim.scenario import files
 from parsim.scenario.built import Built
 from parsim.study.diagnose import Diagnosis, Simulator, TriedCause
@@ -48,7 +48,7 @@ class NcclEvidence:
 
     file: str
     wire: MeasuredWire | None = None
-    paths: Paths | None = None
+    paths: LoggedPaths | None = None
     remarks: tuple[tuple[str, str], ...] = ()
     """(name of the cause that it speaks for, sentence)"""
 
@@ -133,7 +133,7 @@ def _group(built: Built, ranks: int, nodes: int | None) -> tuple[int, ...]:
     return tuple(gpu for gpus in list(by_node.values())[:nodes] for gpu in gpus[:each])[:ranks]
 
 
-def _remarks(paths: Paths, built: Built) -> list[tuple[str, str]]:
+def _remarks(paths: LoggedPaths, built: Built) -> list[tuple[str, str]]:
     remarks = []
     fabric = built.cluster.fabric
     several = len({built.cluster.node_of(gpu) for gpu in built.gpus}) > 1

@@ -37,7 +37,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Metric:
+class ComparedMetric:
     """A number of the report."""
 
     key: str
@@ -51,7 +51,7 @@ class Metric:
 class Compared:
     """A number of the reports, None where there is none."""
 
-    metric: Metric
+    metric: ComparedMetric
     values: tuple[float | None, ...]
     baseline: float | None
 
@@ -226,46 +226,46 @@ def tight(document: Document) -> bool:
     return bool(memory["fits"]) and band is not None and band[1] > memory["peak_bytes"] + memory["headroom_bytes"]
 
 
-ESTIMATES: tuple[Metric, ...] = (
-    Metric("estimate.step_time_s", "step time, estimated", "s", _of("estimate", "step_time_s")),
-    Metric("estimate.tokens_per_s", "tokens per second, estimated", "1/s", _of("estimate", "tokens_per_s")),
-    Metric("estimate.mfu", "MFU, estimated", "share", _of("estimate", "mfu")),
-    Metric("estimate.time_to_train_s", "time to train, estimated [d]", "d", _of("estimate", "time_to_train_s")),
+ESTIMATES: tuple[ComparedMetric, ...] = (
+    ComparedMetric("estimate.step_time_s", "step time, estimated", "s", _of("estimate", "step_time_s")),
+    ComparedMetric("estimate.tokens_per_s", "tokens per second, estimated", "1/s", _of("estimate", "tokens_per_s")),
+    ComparedMetric("estimate.mfu", "MFU, estimated", "share", _of("estimate", "mfu")),
+    ComparedMetric("estimate.time_to_train_s", "time to train, estimated [d]", "d", _of("estimate", "time_to_train_s")),
 )
 """what is ranked, shown where any of the runs has a band of published runs; all other figures are simulated"""
-METRICS: tuple[Metric, ...] = (
-    Metric("step_time_s", "step time", "s", _of("step_time_s")),
-    *(Metric(f"variability.step_time_s.{name}", f"{name} of the runs", "s", _of_runs(name)) for name in ("p50", "p95")),
-    Metric("slow_gpu.step_time_s", "step with one slow GPU", "s", _slow_gpu("step_time_s")),
-    Metric("slow_gpu.slowdown", "  longer by", "share", _slow_gpu("slowdown")),
-    Metric("slow_gpu.idle_gpus", "  as wasteful as idle GPUs", "1", _slow_gpu("idle_gpus")),
-    Metric("tokens_per_s", "tokens per second", "1/s", _of("tokens_per_s")),
-    Metric("samples_per_s", "samples per second", "1/s", _of("samples_per_s")),
-    Metric("tokens_per_s_per_gpu", "tokens per second and GPU", "1/s", _of("tokens_per_s_per_gpu")),
-    Metric("mfu", "MFU", "share", _of("mfu")),
-    Metric("hfu", "HFU", "share", _of("hfu")),
-    Metric("bubble_fraction", "bubble", "share", _of("bubble_fraction")),
-    Metric("exposed_comm_s", "exposed communication", "s", exposed),
-    Metric("memory.peak_bytes", "peak memory", "B", _of("memory", "peak_bytes")),
-    Metric("memory.capacity_bytes", "capacity", "B", _of("memory", "capacity_bytes")),
-    Metric("memory.headroom_bytes", "headroom", "B", _of("memory", "headroom_bytes")),
-    Metric("memory.host_bytes", "host memory", "B", _of("memory", "host_bytes")),
-    Metric("in_flight_micro_batches", "micro-batches in flight, at most", "1", _most("in_flight_micro_batches")),
-    Metric("weight_versions", "versions of the weights, at most", "1", _most("weight_versions")),
+METRICS: tuple[ComparedMetric, ...] = (
+    ComparedMetric("step_time_s", "step time", "s", _of("step_time_s")),
+    *(ComparedMetric(f"variability.step_time_s.{name}", f"{name} of the runs", "s", _of_runs(name)) for name in ("p50", "p95")),
+    ComparedMetric("slow_gpu.step_time_s", "step with one slow GPU", "s", _slow_gpu("step_time_s")),
+    ComparedMetric("slow_gpu.slowdown", "  longer by", "share", _slow_gpu("slowdown")),
+    ComparedMetric("slow_gpu.idle_gpus", "  as wasteful as idle GPUs", "1", _slow_gpu("idle_gpus")),
+    ComparedMetric("tokens_per_s", "tokens per second", "1/s", _of("tokens_per_s")),
+    ComparedMetric("samples_per_s", "samples per second", "1/s", _of("samples_per_s")),
+    ComparedMetric("tokens_per_s_per_gpu", "tokens per second and GPU", "1/s", _of("tokens_per_s_per_gpu")),
+    ComparedMetric("mfu", "MFU", "share", _of("mfu")),
+    ComparedMetric("hfu", "HFU", "share", _of("hfu")),
+    ComparedMetric("bubble_fraction", "bubble", "share", _of("bubble_fraction")),
+    ComparedMetric("exposed_comm_s", "exposed communication", "s", exposed),
+    ComparedMetric("memory.peak_bytes", "peak memory", "B", _of("memory", "peak_bytes")),
+    ComparedMetric("memory.capacity_bytes", "capacity", "B", _of("memory", "capacity_bytes")),
+    ComparedMetric("memory.headroom_bytes", "headroom", "B", _of("memory", "headroom_bytes")),
+    ComparedMetric("memory.host_bytes", "host memory", "B", _of("memory", "host_bytes")),
+    ComparedMetric("in_flight_micro_batches", "micro-batches in flight, at most", "1", _most("in_flight_micro_batches")),
+    ComparedMetric("weight_versions", "versions of the weights, at most", "1", _most("weight_versions")),
 )
 """the figures of a comparison; throughput, MFU and the like follow from the step where the work is the same"""
-TIME_AND_ENERGY: tuple[Metric, ...] = (
-    Metric("time_to_train_s", "time to train [d]", "d", _given("time_to_train_s")),
-    Metric("gpu_hours", "GPU-hours", "1", _given("gpu_hours")),
-    Metric("goodput", "goodput", "share", _given("goodput")),
-    Metric("training_run.goodput", "goodput of the weeks", "share", _weeks("goodput")),
-    Metric("training_run.failures", "failures", "1", _weeks("failures")),
-    Metric("energy_J", "energy to train [kWh]", "kWh", _given("energy_J")),
+TIME_AND_ENERGY: tuple[ComparedMetric, ...] = (
+    ComparedMetric("time_to_train_s", "time to train [d]", "d", _given("time_to_train_s")),
+    ComparedMetric("gpu_hours", "GPU-hours", "1", _given("gpu_hours")),
+    ComparedMetric("goodput", "goodput", "share", _given("goodput")),
+    ComparedMetric("training_run.goodput", "goodput of the weeks", "share", _weeks("goodput")),
+    ComparedMetric("training_run.failures", "failures", "1", _weeks("failures")),
+    ComparedMetric("energy_J", "energy to train [kWh]", "kWh", _given("energy_J")),
 )
 """where the scenarios ask for them"""
 
 
-def costs(documents: Sequence[Document | None]) -> tuple[Metric, ...]:
+def costs(documents: Sequence[Document | None]) -> tuple[ComparedMetric, ...]:
     """The costs of runs that have any, in their one currency; none where currencies differ."""
     bills = [document.get("cost") for document in documents if document is not None]
     currencies = {cost["currency"] for cost in bills if cost is not None}
@@ -273,16 +273,16 @@ def costs(documents: Sequence[Document | None]) -> tuple[Metric, ...]:
         return ()
     (currency,) = currencies
     keys = {"cost_to_train": "cost to train", "cost_per_million_tokens": "cost per million tokens"}
-    return tuple(Metric(key, f"{title} [{currency}]", "1", _given(key)) for key, title in keys.items())
+    return tuple(ComparedMetric(key, f"{title} [{currency}]", "1", _given(key)) for key, title in keys.items())
 
 
-PARTS = tuple(Metric(f"breakdown_s.{key}", key, "s", _part(key)) for key in KEYS)
+PARTS = tuple(ComparedMetric(f"breakdown_s.{key}", key, "s", _part(key)) for key in KEYS)
 """the step of the breakdown rank"""
-CATEGORIES = tuple(Metric(f"at_peak.{key}", key, "B", _category(key)) for key in AT_PEAK)
+CATEGORIES = tuple(ComparedMetric(f"at_peak.{key}", key, "B", _category(key)) for key in AT_PEAK)
 """the peak of the fullest device"""
 
 
-def results(documents: Sequence[Document | None], baseline: int, metrics: Sequence[Metric]) -> list[Compared]:
+def results(documents: Sequence[Document | None], baseline: int, metrics: Sequence[ComparedMetric]) -> list[Compared]:
     """The metrics of all documents; differences are against the one at `baseline`."""
     rows = []
     for metric in metrics:

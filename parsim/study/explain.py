@@ -14,8 +14,8 @@ from typing import Any, Literal
 from parsim.errors import ParsimError, PlanError
 from parsim.execution.slow_gpu import checked
 from parsim.report import Report
-from parsim.report.critical_path import Cause
-from parsim.report.measured import Assumption
+from parsim.report.critical_path import CriticalCause
+from parsim.report.measured import ReportedAssumption
 from parsim.report.quantities import gib, percent, points, seconds, time_unit
 from parsim.report.slow_gpu import SPEED, SlowGpu
 from parsim.report.statement import money
@@ -54,7 +54,7 @@ class Explanation:
     scenario: Scenario
     report: Report
     """assumptions sorted by effect"""
-    causes: list[Cause]
+    causes: list[CriticalCause]
     what_ifs: list[WhatIf]
     """the most time saved first; refused ones last"""
     roofline: Roofline | None
@@ -309,7 +309,7 @@ def assumptions(report: Report) -> Iterator[str]:
     )
 
 
-def _name(assumption: Assumption) -> str:
+def _name(assumption: ReportedAssumption) -> str:
     return assumption.name.removeprefix("cluster.set.")
 
 

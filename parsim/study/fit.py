@@ -28,7 +28,7 @@ from parsim.study.fit_changes import (
     recomputed,
     single_changes,
 )
-from parsim.study.fit_question import Question, Tree, scenario_of
+from parsim.study.fit_question import FitQuestion, Tree, scenario_of
 from parsim.study.search.bounds import Bounder
 from parsim.study.variants import LACKING, Outcome, Variant, attempted, outcome, whole
 
@@ -62,7 +62,7 @@ class Alternative:
 
 
 @dataclass(frozen=True)
-class Maximum:
+class LargestFit:
     """The largest value that fits, found by simulating it and the next one."""
 
     what: str
@@ -76,14 +76,14 @@ class Maximum:
 
 
 @dataclass(frozen=True)
-class Answer:
+class FitAnswer:
     """The verdict on one question."""
 
-    question: Question
+    question: FitQuestion
     tree: Tree
     report: Report
     alternatives: tuple[Alternative, ...] = ()
-    maximum: Maximum | None = None
+    maximum: LargestFit | None = None
     refused: tuple[str, ...] = field(default=())
     """candidates that cannot be simulated, with the reason"""
     complete: bool = True
@@ -95,7 +95,7 @@ class Answer:
         return self.report.fits
 
 
-def fit(question: Question, *, maximum: str | None = None, alternatives: bool = True) -> Answer:
+def fit(question: FitQuestion, *, maximum: str | None = None, alternatives: bool = True) -> FitAnswer:
     """Simulate the question's configuration; if it does not fit, look for changes that do.
 
     `maximum` (micro_batch, sequence_length or parameters) also solves the inverse. Raises `InputError`.
@@ -107,10 +107,10 @@ def fit(question: Question, *, maximum: str | None = None, alternatives: bool = 
     return replace(answer, alternatives=fitting, maximum=largest, refused=tuple(refused))
 
 
-def verdict(question: Question) -> Answer:
+def verdict(question: FitQuestion) -> FitAnswer:
     """Simulate the question's configuration, and nothing else. Raises `InputError`."""
     tree = scenario_of(question)
-    return Answer(question, tree, simulate(load(tree)))
+    return FitAnswer(question, tree, simulate(load(tree)))
 
 
 # -- changes that help --------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ Found = tuple[str, Alternative]
 """a change that fits, with its family"""
 
 
-def find_alternatives(answer: Answer, refused: list[str], most: int = 5) -> Iterator[Alternative]:
+def find_alternatives(answer: FitAnswer, refused: list[str], most: int = 5) -> Iterator[Alternative]:
     """Changes that fit, as they are found: of this hardware (one thing, else two), what is trained, more GPUs, other GPUs; then by price.
 
     Of changes that cost nearly the same only the smaller is given (`distinct`). Nothing where the question's own configuration fits.
@@ -223,7 +223,7 @@ def check_maximum(what: str) -> None:
         raise ScenarioError(Finding(f"cannot maximise {what!r}", "--max", what, f"one of {', '.join(MAXIMA)}"))
 
 
-def find_maximum(tree: Tree, what: str) -> Maximum:
+def find_maximum(tree: Tree, what: str) -> LargestFit:
     """The largest micro_batch, sequence_length or parameters (by layers, at the model's width) that still fits."""
     check_maximum(what)
     change: Callable[[int], Mapping[str, Any]]
@@ -252,7 +252,7 @@ def find_maximum(tree: Tree, what: str) -> Maximum:
     largest, beyond = attempt(low), attempt(low + 1)
     if largest.answer is None:  # not reached: low fits
         raise ScenarioError(Finding(largest.reason, what, low))
-    return Maximum(what, low, 1, largest.answer, beyond.answer, beyond.refusal)
+    return LargestFit(what, low, 1, largest.answer, beyond.answer, beyond.refusal)
 
 
 def _first_fitting(fitting: Callable[[int], bool], attempt: Callable[[int], Outcome[Report]]) -> int:

@@ -9,7 +9,7 @@ from parsim.report.report import Report
 from parsim.scenario.files import find, names, read, read_text
 from parsim.scenario.shortforms import box
 from parsim.scenario.sold import oversold
-from parsim.study.fit_question import METHODS, Question, Tree
+from parsim.study.fit_question import METHODS, FitQuestion, Tree
 
 Candidate = tuple[str, str, tuple[str, ...]]
 """(family, change in words, overrides); of a family no two rows of nearly the same price are shown"""
@@ -23,7 +23,7 @@ _TENSOR = (2, 4, 8)
 _PIPELINE = (2, 4, 8)
 
 
-def single_changes(question: Question, tree: Tree, report: Report) -> list[Candidate]:
+def single_changes(question: FitQuestion, tree: Tree, report: Report) -> list[Candidate]:
     """Changes of one thing, of recipe or strategy, on the GPUs at hand."""
     candidates: list[Candidate] = []
     if question.recompute in (None, "none", "false"):
@@ -42,7 +42,7 @@ def single_changes(question: Question, tree: Tree, report: Report) -> list[Candi
     return candidates
 
 
-def double_changes(question: Question, tree: Tree, report: Report) -> list[Candidate]:
+def double_changes(question: FitQuestion, tree: Tree, report: Report) -> list[Candidate]:
     """Changes of two things and more, on the GPUs at hand."""
     again = recomputed(question)
     more = " + full recomputation" if again else ""
@@ -67,12 +67,12 @@ def double_changes(question: Question, tree: Tree, report: Report) -> list[Candi
     return candidates
 
 
-def recomputed(question: Question) -> tuple[str, ...]:
+def recomputed(question: FitQuestion) -> tuple[str, ...]:
     """The override for full recomputation; nothing where the question has it."""
     return () if question.recompute in ("full", "true") else FULL
 
 
-def parallel_candidates(question: Question, tree: Tree, report: Report) -> list[Candidate]:
+def parallel_candidates(question: FitQuestion, tree: Tree, report: Report) -> list[Candidate]:
     """Wider tensor and pipeline parallelism inside and across the machines, with as many samples per step as before."""
     ranks = report.measured.ranks
     if question.expert > 1 or question.expert_tensor is not None:
@@ -93,7 +93,7 @@ def parallel_candidates(question: Question, tree: Tree, report: Report) -> list[
     return candidates
 
 
-def _parallel(question: Question, tree: Tree, report: Report, tensor: int, pipeline: int, strategy: str) -> tuple[str, ...]:
+def _parallel(question: FitQuestion, tree: Tree, report: Report, tensor: int, pipeline: int, strategy: str) -> tuple[str, ...]:
     """Overrides for these sizes; a pipeline shards the optimizer's states only, as stacks with one do."""
     more = tensor * pipeline // (question.tensor * question.pipeline)
     replicas = report.measured.ranks.total // (tensor * pipeline)
@@ -109,7 +109,7 @@ def _parallel(question: Question, tree: Tree, report: Report, tensor: int, pipel
     return tuple(overrides)
 
 
-def more_gpus(question: Question, present: int, each: int = 0) -> list[Candidate]:
+def more_gpus(question: FitQuestion, present: int, each: int = 0) -> list[Candidate]:
     """More GPUs of the kind of the `present` ones (in machines that hold `each`): a larger box, a shipped machine."""
     count, device = _box(question.on)
     machines = _machines(device) if device else {}

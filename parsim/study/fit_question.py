@@ -23,7 +23,7 @@ STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp")
 
 
 @dataclass(frozen=True)
-class Question:
+class FitQuestion:
     """What the user asks; fields are the command line's options."""
 
     model: str
@@ -57,7 +57,7 @@ class Question:
     """one of `STRATEGIES`, or a stage of ZeRO as a digit; in place of `zero`"""
 
 
-def scenario_of(question: Question) -> Tree:
+def scenario_of(question: FitQuestion) -> Tree:
     """The scenario a question stands for, as `--save` writes it."""
     wanted = _strategy(question)
     parallel: Tree = {}
@@ -112,7 +112,7 @@ def scenario_of(question: Question) -> Tree:
     return tree
 
 
-def _strategy(question: Question) -> str | None:
+def _strategy(question: FitQuestion) -> str | None:
     """The strategy that is asked for; None: the usual one.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any
 from parsim.report.measured import DeviceMemory, MemoryFacts, RankClass
 from parsim.report.report import Report
 from parsim.report.variability_text import left_out
-from parsim.study.fit import Alternative, Answer, Maximum, formulas
+from parsim.study.fit import Alternative, FitAnswer, LargestFit, formulas
 from parsim.units import format_bytes, format_time
 
 HEAD = "what would fit; times against the simulated step above, as if it fitted"
@@ -30,7 +30,7 @@ _LETTERS = {
 }
 
 
-def text(answer: Answer, *, explain: bool = False) -> str:
+def text(answer: FitAnswer, *, explain: bool = False) -> str:
     """The whole answer."""
     parts = [verdict(answer), *([maximum(answer.maximum)] if answer.maximum is not None else [])]
     if not answer.fits:
@@ -40,17 +40,17 @@ def text(answer: Answer, *, explain: bool = False) -> str:
     return "\n\n".join(parts)
 
 
-def verdict(answer: Answer) -> str:
+def verdict(answer: FitAnswer) -> str:
     """Yes or no, one bar per class of GPUs, and the facts."""
     return "\n".join([*_verdict(answer), "", *_bars(answer.report), "", *_facts(answer)])
 
 
-def explanation(answer: Answer) -> str:
+def explanation(answer: FitAnswer) -> str:
     """The formulas with this question's numbers."""
     return "\n".join(["how these numbers come about", *(f"  {name:<12} {formula}" for name, formula in formulas(answer.report))])
 
 
-def document(answer: Answer) -> dict[str, Any]:
+def document(answer: FitAnswer) -> dict[str, Any]:
     """The answer as one JSON document; `report` is the run's own."""
     largest = answer.maximum
     return {
@@ -83,7 +83,7 @@ def document(answer: Answer) -> dict[str, Any]:
     }
 
 
-def yaml(answer: Answer) -> str:
+def yaml(answer: FitAnswer) -> str:
     """The question's configuration as a scenario file."""
     tree = {"name": f"{answer.question.model} on {answer.question.on}", **answer.tree}
     return "\n".join(["# made by parsim fit", *yaml_lines(tree, 0), ""])
@@ -99,7 +99,7 @@ def yaml_lines(tree: Mapping[str, Any], depth: int) -> Iterator[str]:
             yield f"{'  ' * depth}{key}: {json.dumps(value, ensure_ascii=False)}"
 
 
-def _verdict(answer: Answer) -> Iterator[str]:
+def _verdict(answer: FitAnswer) -> Iterator[str]:
     report = answer.report
     device = _fullest(report)
     states = sum(device.resident_bytes.get(name, 0) for name in ("parameters", "optimizer")) + device.at_peak["gradients"]
@@ -115,7 +115,7 @@ def _verdict(answer: Answer) -> Iterator[str]:
     yield f"{alone}; {format_bytes(states)} live at the peak"
 
 
-def asked(answer: Answer) -> str:
+def asked(answer: FitAnswer) -> str:
     """The question in a line, with what the user did not say: model, cluster, sequence, micro-batch, recomputation, types, strategy."""
     written, ranks = answer.report.measured.scenario, answer.report.measured.ranks
     training, parallel = written["training"], answer.tree["parallel"]
@@ -203,7 +203,7 @@ def _bars(report: Report) -> Iterator[str]:
     yield f"  {legend}; ] = capacity {format_bytes(memory.capacity_bytes)}"
 
 
-def _facts(answer: Answer) -> Iterator[str]:
+def _facts(answer: FitAnswer) -> Iterator[str]:
     report = answer.report
     memory = report.measured.memory
     device = _fullest(report)
@@ -235,7 +235,7 @@ def _host(memory: MemoryFacts) -> str:
     return f"{format_bytes(host.bytes)} per node ({known}){short}{drives}"
 
 
-def maximum(largest: Maximum) -> str:
+def maximum(largest: LargestFit) -> str:
     """The inverse: the largest value that fits, and why the next one does not."""
     parameters = f" = {largest.fits.measured.model.parameters:,} parameters" if largest.what == "parameters" else ""
     name = "layers" if largest.what == "parameters" else largest.what

@@ -9,8 +9,8 @@ from typing import Any
 from parsim.errors import Finding, ScenarioError, attempt
 from parsim.scenario.files import parse_value
 from parsim.scenario.values import did_you_mean
-from parsim.study.fit import Answer, find_alternatives, verdict
-from parsim.study.fit_question import Question, Tree, scenario_of
+from parsim.study.fit import FitAnswer, find_alternatives, verdict
+from parsim.study.fit_question import FitQuestion, Tree, scenario_of
 from parsim.study.fit_text import asked
 
 SCHEMA = "# yaml-language-server: $schema=parsim.schema.json"
@@ -52,13 +52,13 @@ class New:
     """A scenario to write."""
 
     text: str
-    answer: Answer
+    answer: FitAnswer
     """of the scenario: whether it fits"""
     change: str
     """what was added to make it fit; empty: nothing"""
 
 
-def new_scenario(question: Question, strategy: str = AUTO) -> New:
+def new_scenario(question: FitQuestion, strategy: str = AUTO) -> New:
     """The scenario of a model on a cluster.
 
     Raises:
@@ -71,7 +71,7 @@ def new_scenario(question: Question, strategy: str = AUTO) -> New:
     attempt(lambda: scenario_of(question), findings)
     if findings:
         raise ScenarioError(findings)
-    tried: list[Answer] = []
+    tried: list[FitAnswer] = []
     for one in _questions(question, strategy):
         answer = _verdict(one, strategy)
         tried.append(answer)
@@ -87,13 +87,13 @@ def new_scenario(question: Question, strategy: str = AUTO) -> New:
     return New(_text(answer), answer, best.change)
 
 
-def _questions(question: Question, strategy: str) -> Sequence[Question]:
+def _questions(question: FitQuestion, strategy: str) -> Sequence[FitQuestion]:
     if strategy == AUTO:
         return replace(question, zero=1), replace(question, zero=None)
     return (replace(question, zero=_STAGES.get(strategy)),)
 
 
-def _verdict(question: Question, strategy: str) -> Answer:
+def _verdict(question: FitQuestion, strategy: str) -> FitAnswer:
     """The answer of `fit`; FSDP is written where it was asked for."""
     answer = verdict(question)
     if strategy != "fsdp" or answer.tree["parallel"]["data"]["strategy"] in ("fsdp", "none"):
@@ -101,11 +101,11 @@ def _verdict(question: Question, strategy: str) -> Answer:
     return _of_tree(question, _changed(answer.tree, ("parallel.data.strategy=fsdp",)))
 
 
-def _of_tree(question: Question, tree: Tree) -> Answer:
+def _of_tree(question: FitQuestion, tree: Tree) -> FitAnswer:
     from parsim.run import simulate
     from parsim.scenario import load
 
-    return Answer(question, tree, simulate(load(tree)))
+    return FitAnswer(question, tree, simulate(load(tree)))
 
 
 def _changed(tree: Tree, overrides: Sequence[str]) -> Tree:
@@ -125,7 +125,7 @@ def _copied(value: Any) -> Any:
     return {key: _copied(one) for key, one in value.items()} if isinstance(value, Mapping) else value
 
 
-def _text(answer: Answer) -> str:
+def _text(answer: FitAnswer) -> str:
     tree = {name: answer.tree[name] for name in ("model", "cluster", "training", "parallel")}
     head = [
         SCHEMA,

@@ -11,7 +11,7 @@ from parsim import units
 from parsim.errors import Finding, PlanError, ScenarioError
 from parsim.parallel.schedules import ALIASES, INTERLEAVED, NAMES, check, chunks, directions, homes, overlapped, schedule
 from parsim.parallel.schedules.check import SlotFinding
-from parsim.parallel.schedules.custom import Table, from_function, load_function, read_table
+from parsim.parallel.schedules.custom import SlotTable, from_function, load_function, read_table
 from parsim.parallel.schedules.slot import APART, Overlapped, Schedule
 from parsim.scenario.files import read_text
 from parsim.scenario.trust import code_file, is_trusted, refusal
@@ -362,7 +362,7 @@ def _table(name: str, ranks: int | None, micro_batches: int | None) -> LabSchedu
     return _legal(name, table, ranks, micro_batches)
 
 
-def _legal(name: str, table: Table, ranks: int | None, micro_batches: int | None) -> LabSchedule:
+def _legal(name: str, table: SlotTable, ranks: int | None, micro_batches: int | None) -> LabSchedule:
     if ranks is not None and len(table.rows) != ranks:
         raise PlanError(Finding(f"has {len(table.rows)} rows, but -p is {ranks}", "-p", ranks, "leave -p out", file=name))
     count = 1 + max(slot.micro_batch for row in table.rows for slot in row)

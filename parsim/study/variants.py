@@ -229,7 +229,7 @@ class Numbered(Protocol):
         """Its place among the others."""
 
 
-class Job(NamedTuple, Generic[J]):
+class QueueJob(NamedTuple, Generic[J]):
     """One question about one thing."""
 
     question: str
@@ -238,22 +238,22 @@ class Job(NamedTuple, Generic[J]):
 
 Work = tuple[Callable[..., Sequence[Any]], tuple[Any, ...]]
 """a function for a worker, and its arguments; it gives an answer for each job, in order"""
-Answered = tuple[Job[J], Any]
+Answered = tuple[QueueJob[J], Any]
 
 
 class Queue(Protocol[J]):
     """Says what to ask next, and hears what came of it."""
 
-    def take(self, sizes: Mapping[str, int]) -> list[Job[J]]:
+    def take(self, sizes: Mapping[str, int]) -> list[QueueJob[J]]:
         """The next jobs, all of one question and at most `sizes` of it; none: nothing until something under way is told."""
 
-    def work(self, jobs: Sequence[Job[J]]) -> Work:
+    def work(self, jobs: Sequence[QueueJob[J]]) -> Work:
         """What a worker does about jobs of one question."""
 
     def tell(self, answered: Sequence[Answered[J]]) -> None:
         """What came of jobs."""
 
-    def lost(self, job: Job[J], reason: str) -> Any:
+    def lost(self, job: QueueJob[J], reason: str) -> Any:
         """The answer of a job with which a worker died twice."""
 
 
@@ -266,8 +266,8 @@ class Runner(Generic[J]):
 
     def __init__(self, queue: Queue[J], crew: Crew) -> None:
         self.queue, self.crew = queue, crew
-        self._waiting: dict[Future[Any], tuple[list[Job[J]], float]] = {}
-        self._suspects: list[Job[J]] = []
+        self._waiting: dict[Future[Any], tuple[list[QueueJob[J]], float]] = {}
+        self._suspects: list[QueueJob[J]] = []
         self._answered = False
         self._sizes = _Sizes()
 
@@ -298,7 +298,7 @@ class Runner(Generic[J]):
                 return
             self._waiting[self._submit(chunk)] = (chunk, monotonic())
 
-    def _submit(self, chunk: list[Job[J]]) -> Future[Any]:
+    def _submit(self, chunk: list[QueueJob[J]]) -> Future[Any]:
         job, arguments = self.queue.work(chunk)
         return self.crew.submit(job, *arguments)
 
@@ -310,7 +310,7 @@ class Runner(Generic[J]):
             chunk, began = self._waiting.pop(future)
             yield from self._answers(future, chunk, began)
 
-    def _answers(self, future: Future[Any], chunk: list[Job[J]], began: float) -> Iterator[list[Answered[J]]]:
+    def _answers(self, future: Future[Any], chunk: list[QueueJob[J]], began: float) -> Iterator[list[Answered[J]]]:
         try:
             answers = future.result()
         except Exception as error:
@@ -338,7 +338,7 @@ class Runner(Generic[J]):
             yield from self._take()
         suspects, self._suspects = sorted(self._suspects, key=lambda job: job.place.number), []
         self.crew.renew()
-        dead: list[Job[J]] = []
+        dead: list[QueueJob[J]] = []
         for job in suspects:
             yield from self._answers(self._alone(job), [job], monotonic())
             if self._suspects:
@@ -350,7 +350,7 @@ class Runner(Generic[J]):
             reason = "its worker process died twice (killed, out of memory, or crashed)"
             yield from self._told([(job, self.queue.lost(job, reason))])
 
-    def _alone(self, job: Job[J]) -> Future[Any]:
+    def _alone(self, job: QueueJob[J]) -> Future[Any]:
         future = self._submit([job])
         while not future.done():
             wait([future], timeout=_LOOK)
@@ -376,19 +376,19 @@ class _InOrder(Generic[S, T]):
     """The queue of one question about many things."""
 
     def __init__(self, job: Callable[[S], T], items: Sequence[S], lost: Callable[[S, str], T]) -> None:
-        self._left = (Job("item", _Item(number, item)) for number, item in enumerate(items))
+        self._left = (QueueJob("item", _Item(number, item)) for number, item in enumerate(items))
         self._job, self._lost = job, lost
 
-    def take(self, sizes: Mapping[str, int]) -> list[Job[_Item[S]]]:
+    def take(self, sizes: Mapping[str, int]) -> list[QueueJob[_Item[S]]]:
         return list(islice(self._left, sizes["item"]))
 
-    def work(self, jobs: Sequence[Job[_Item[S]]]) -> Work:
+    def work(self, jobs: Sequence[QueueJob[_Item[S]]]) -> Work:
         return _each, (self._job, [job.place.value for job in jobs])
 
     def tell(self, answered: Sequence[Answered[_Item[S]]]) -> None:
         """Nothing follows from it."""
 
-    def lost(self, job: Job[_Item[S]], reason: str) -> T:
+    def lost(self, job: QueueJob[_Item[S]], reason: str) -> T:
         return self._lost(job.place.value, reason)
 
 

@@ -36,7 +36,7 @@ Document = dict[str, Any]
 STATE = {"tab": str, "number": int, "state": dict}
 
 
-class Planner:
+class PlannerServer:
     """One server's processes and what it remembers."""
 
     def __init__(self, guard: Guard) -> None:
@@ -252,9 +252,9 @@ async def _refused(_: Request, error: Exception) -> Response:
     return _refusal(error) if isinstance(error, Refused) else PlainTextResponse("internal error", 500)
 
 
-def application(guard: Guard) -> tuple[ASGIApp, Planner]:
+def application(guard: Guard) -> tuple[ASGIApp, PlannerServer]:
     """The application, and what works behind it."""
-    planner = Planner(guard)
+    planner = PlannerServer(guard)
     questions: dict[str, Callable[[Request], Awaitable[Response]]] = {
         "form": planner.form, "live": planner.live, "choices": planner.choices, "exact": planner.exact, "search": planner.search,
         "report": planner.address, "drop": planner.drop,

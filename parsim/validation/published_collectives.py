@@ -85,7 +85,7 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
+class ErrorBand:
     """What counts as right: predicted over measured time - 1, by class of sizes."""
 
     what: str
@@ -150,7 +150,7 @@ class Measurements:
 
     points: tuple[PublishedCollective, ...]
     systems: Mapping[str, BenchmarkSystem]
-    bands: Mapping[str, Band]
+    bands: Mapping[str, ErrorBand]
     edges: tuple[int, int, int]
     """of the size classes [0, a), [a, b], (b, c), [c, ...) [B]"""
     wire: Mapping[str, float]
@@ -226,12 +226,12 @@ def _left_out(path: Path, findings: list[Finding]) -> dict[str, int]:
     return counts
 
 
-def _band(_: str, tree: Mapping[str, Any]) -> Band:
+def _band(_: str, tree: Mapping[str, Any]) -> ErrorBand:
     low, high = (None if tree[side] is None else tuple(map(float, tree[side])) for side in ("low", "high"))
     more = tuple(map(float, tree["more"])) if tree.get("more") is not None else None
     if any(side is not None and len(side) != 4 for side in (low, high, more)):
         raise ValueError("needs a limit for each of four classes of sizes")
-    return Band(str(tree["what"]), low, high, more)
+    return ErrorBand(str(tree["what"]), low, high, more)
 
 
 def _system(name: str, tree: Mapping[str, Any]) -> BenchmarkSystem:

@@ -13,9 +13,9 @@ from parsim.calibration.measurements import (
     Copy,
     Core,
     DeviceFacts,
+    MeasuredProduct,
     MeasuredTables,
     OptimizerStep,
-    Product,
     Timing,
     best_rate,
     catalogue_name,
@@ -42,7 +42,7 @@ def products(device, shapes=SHAPES):
     for shape in shapes:
         for step in ("forward", "backward_weight"):
             one = replace(shape, weight_gradient=step == "backward_weight")
-            rows.append(Product(one, step, Timing(gemm_time(device, one))))
+            rows.append(MeasuredProduct(one, step, Timing(gemm_time(device, one))))
     return rows
 
 
@@ -62,9 +62,9 @@ def test_fit_finds_the_device_that_made_the_times():
 
 def test_each_type_has_its_own_efficiency_and_what_was_not_measured_stays():
     start = device_from_tree(START)
-    rows = [Product(replace(shape, dtype="fp32", element=4), "forward", Timing(0.0)) for shape in SHAPES[:12]]
+    rows = [MeasuredProduct(replace(shape, dtype="fp32", element=4), "forward", Timing(0.0)) for shape in SHAPES[:12]]
     truth = replace(start, gemm=replace(start.gemm, efficiency=0.5))
-    rows = [Product(row.shape, "forward", Timing(gemm_time(truth, row.shape))) for row in rows]
+    rows = [MeasuredProduct(row.shape, "forward", Timing(gemm_time(truth, row.shape))) for row in rows]
     found = fit(start, MeasuredTables(gemm=rows)).device
     assert found.gemm.of("fp32") == pytest.approx(0.5, rel=0.02)
     assert found.gemm.weight_gradient == start.gemm.weight_gradient  # no weight gradient was measured
@@ -74,7 +74,7 @@ def test_each_type_has_its_own_efficiency_and_what_was_not_measured_stays():
 
 def test_efficiencies_stay_physical_and_say_so():
     start = device_from_tree(START)
-    rows = [Product(row.shape, row.step, Timing(row.time.seconds / 3)) for row in products(start)]  # faster than the peak
+    rows = [MeasuredProduct(row.shape, row.step, Timing(row.time.seconds / 3)) for row in products(start)]  # faster than the peak
     found = fit(start, MeasuredTables(gemm=rows))
     assert found.device.gemm.efficiency <= 1.0
     assert "gemm.efficiency bf16" in found.at_bounds
@@ -84,7 +84,7 @@ def test_efficiencies_stay_physical_and_say_so():
 def test_one_strange_row_does_not_bend_the_rest():
     start = device_from_tree(START)
     rows = products(start)
-    rows[7] = Product(rows[7].shape, rows[7].step, Timing(30 * rows[7].time.seconds))
+    rows[7] = MeasuredProduct(rows[7].shape, rows[7].step, Timing(30 * rows[7].time.seconds))
     found = fit(start, MeasuredTables(gemm=rows))
     assert found.device.gemm.efficiency == pytest.approx(0.8, rel=0.02)
     assert found.gemm.median < 0.02
@@ -118,9 +118,9 @@ def test_timing_is_the_median_and_the_distance_of_the_quartiles():
 
 TABLES = MeasuredTables(
     gemm=[
-        Product(Gemm(256, 512, 1024, 1, "fp32", 4), "forward", Timing(3e-3, 0.01)),
-        Product(Gemm(256, 1024, 512, 1, "fp32", 4), "backward_input", Timing(3.1e-3, 0.02)),
-        Product(Gemm(512, 1024, 256, 1, "fp32", 4, weight_gradient=True), "backward_weight", Timing(3.2e-3, 0.03)),
+        MeasuredProduct(Gemm(256, 512, 1024, 1, "fp32", 4), "forward", Timing(3e-3, 0.01)),
+        MeasuredProduct(Gemm(256, 1024, 512, 1, "fp32", 4), "backward_input", Timing(3.1e-3, 0.02)),
+        MeasuredProduct(Gemm(512, 1024, 256, 1, "fp32", 4, weight_gradient=True), "backward_weight", Timing(3.2e-3, 0.03)),
     ],
     attention=[Core(Attention(1, 4, 4, 256, 256, 64, causal=True, implementation="mem-efficient", dtype="fp32"), Timing(2e-3))],
     copy=[Copy(2**20, Timing(50e-6)), Copy(2**24, Timing(1e-3))],
@@ -158,7 +158,7 @@ def test_the_written_device_loads_and_answers_with_the_measured_times():
 
 def test_a_gpu_of_the_catalogue_keeps_its_datasheet():
     gpu = DeviceFacts("NVIDIA A100-SXM4-80GB", 85094039552, 108, 40 * 2**20, 8.0, "NVIDIA", ("bf16",))
-    tables = MeasuredTables(gemm=[Product(Gemm(8192, 8192, 8192), "forward", Timing(4.4e-3))], date="2026-01-02", source="here")
+    tables = MeasuredTables(gemm=[MeasuredProduct(Gemm(8192, 8192, 8192), "forward", Timing(4.4e-3))], date="2026-01-02", source="here")
     device = checked(described(gpu, tables, "A100, rack 7").yaml, "x.yaml")
     assert (device.peak["bf16"], device.bandwidth, device.tdp, device.nvlink) == (312e12, 2039e9, 400.0, "nvlink3")
     assert kernel_time(device, Gemm(8192, 8192, 8192)) == pytest.approx(4.4e-3)
@@ -167,8 +167,8 @@ def test_a_gpu_of_the_catalogue_keeps_its_datasheet():
 
 def test_rows_that_cannot_be_true_are_left_out_and_said():
     gpu = DeviceFacts("NVIDIA A100-SXM4-80GB", 85094039552, 108, 40 * 2**20, 8.0, "NVIDIA", ("bf16",))
-    right = Product(Gemm(8192, 8192, 8192), "forward", Timing(4.4e-3))
-    fast = Product(Gemm(4096, 8192, 8192), "forward", Timing(1.0e-3))
+    right = MeasuredProduct(Gemm(8192, 8192, 8192), "forward", Timing(4.4e-3))
+    fast = MeasuredProduct(Gemm(4096, 8192, 8192), "forward", Timing(1.0e-3))
     tables = MeasuredTables(gemm=[fast, right], copy=[Copy(2**30, Timing(1e-6))], date="2026-01-02", source="here")
     result = described(gpu, tables, "A100")
     assert result.tables.gemm == [right]

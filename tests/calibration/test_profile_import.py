@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from parsim.calibration.calibrate import checked
 from parsim.calibration.kineto import parse_trace, read_trace
-from parsim.calibration.measurements import MeasuredTables, Product, Timing
+from parsim.calibration.measurements import MeasuredProduct, MeasuredTables, Timing
 from parsim.calibration.profile import _TF32, _as_tf32, import_profile, tables_of
 from parsim.cli import execute
 from parsim.errors import InputError
@@ -203,7 +203,9 @@ def test_odd_values_never_crash(data):
 def test_products_of_fp32_operands_beyond_the_peak_are_tf32():
     """2 x 4096^3 FLOP in 1.4 ms are 98 TFLOP/s: five times what an A100 has in fp32, and less than its TF32."""
     tables = MeasuredTables(source="test")
-    large, small = (Product(Gemm(size, size, size, 1, "fp32", 4), "forward", Timing(time)) for size, time in ((4096, 1.4e-3), (64, 1e-5)))
+    large, small = (
+        MeasuredProduct(Gemm(size, size, size, 1, "fp32", 4), "forward", Timing(time)) for size, time in ((4096, 1.4e-3), (64, 1e-5))
+    )
     tables.gemm = [large, small]
     _as_tf32(tables, {"fp32": "19.5 TFLOP/s", "tf32": "156 TFLOP/s"}, "A100")
     assert [row.shape.dtype for row in tables.gemm] == ["tf32", "fp32"]

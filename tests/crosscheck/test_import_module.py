@@ -12,7 +12,7 @@ from torch_side import gpu_kernels, ids, saved_bytes, torch
 from parsim.calibration.module_trace import traced_module
 from parsim.errors import ScenarioError
 from parsim.interop.module import ImportedModule, import_traces, module_flop
-from parsim.interop.traced_nodes import Trace
+from parsim.interop.traced_nodes import ModuleTrace
 from parsim.model import activations
 from parsim.model.catalogue import build_model
 from parsim.model.parameter_counts import parameter_count
@@ -34,7 +34,7 @@ CASES = {
 
 
 @cache
-def traces(name: str) -> tuple[Trace, Trace]:
+def traces(name: str) -> tuple[ModuleTrace, ModuleTrace]:
     return traced_module(f"{FILE}:{name}", CASES[name])
 
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from parsim.hardware.nccl import p2p
 from parsim.hardware.nccl.estimate import CollectiveEstimate
-from parsim.hardware.nccl.profiles import Profile
+from parsim.hardware.nccl.profiles import NcclProfile
 
 
-def send_time(way: p2p.Transport, size: float, used: Profile, connection_cap: float = 0.0) -> float:
+def send_time(way: p2p.Transport, size: float, used: NcclProfile, connection_cap: float = 0.0) -> float:
     """Time of one message [s]."""
     return p2p.send_latency(way, size) + (size / p2p.send_rate(way, used, connection_cap) if size else 0.0)
 
@@ -26,7 +26,7 @@ class Exchange(NamedTuple):
     """NIC bandwidth per GPU [B/s]"""
 
 
-def all_to_all_time(group: Exchange, size: float, used: Profile, connection_cap: float = 0.0) -> float:
+def all_to_all_time(group: Exchange, size: float, used: NcclProfile, connection_cap: float = 0.0) -> float:
     """Time of an all_to_all in which every rank sends `size` bytes in all [s]; NVLink and NICs work at the same time."""
     inside = size * (group.per_node - 1) / group.ranks
     beyond = size * (group.ranks - group.per_node) / group.ranks

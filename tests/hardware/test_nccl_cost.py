@@ -15,7 +15,7 @@ from work import calls
 from parsim.errors import TopologyError
 from parsim.hardware.nccl.cost import collective_cost, collective_estimate, group_of, lanes_of
 from parsim.hardware.nccl.inputs import AUTOMATIC, KINDS, Settings
-from parsim.hardware.nccl.lanes import Lane, Lanes, binary_tree, double_tree, flows, lanes, volume
+from parsim.hardware.nccl.lanes import ChannelLane, Lanes, binary_tree, double_tree, flows, lanes, volume
 
 GB = 10**9
 MIB = 2**20
@@ -48,12 +48,12 @@ def load(cost) -> dict[int, float]:
 def test_lanes_of_equal_channels_become_one():
     one, other = ((0, 1.0), (1, 1.0)), ((2, 2.0),)
     found = lanes([(one, math.inf), (one, math.inf), (other, 5.0), (one, math.inf)], lambda links: np.full(len(links), 8.0))
-    assert found.lanes == (Lane(one, 0.75), Lane(other, 0.25, 5.0))
+    assert found.lanes == (ChannelLane(one, 0.75), ChannelLane(other, 0.25, 5.0))
     assert found.slowest == max(0.75 / 8, 2 * 0.25 / 8, 0.25 / 5)
 
 
 def test_caps_give_the_time_of_the_estimate():
-    over = Lanes((Lane(((0, 1.0),), 0.75), Lane(((1, 1.0),), 0.25)), 0.0)
+    over = Lanes((ChannelLane(((0, 1.0),), 0.75), ChannelLane(((1, 1.0),), 0.25)), 0.0)
     made = flows(over, 100.0, 4.0)
     assert [(flow.volume, flow.cap) for flow in made] == [(75.0, 18.75), (25.0, 6.25)]
     assert flows(over, 0.0, 4.0) == ()

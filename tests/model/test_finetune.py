@@ -15,7 +15,7 @@ from parsim.errors import ModelError
 from parsim.kernel import Gemm, Memory
 from parsim.model.adapters import Adapter, FrozenLinear, stored_bytes
 from parsim.model.catalogue import build_model
-from parsim.model.finetune import Finetune, Spread, finetuned
+from parsim.model.finetune import Finetune, SpreadLayers, finetuned
 from parsim.model.flops import untrained_flop
 from parsim.model.linear import Linear
 from parsim.model.liveness import tape
@@ -39,7 +39,7 @@ LLAMA = 6_738_415_616
         ("pythia-6.9b", Finetune(rank=8, targets=("q", "v")), 4_194_304),
         ("llama-7b", Finetune("freeze"), 131_076_096),  # head 32000 x 4096 and the final norm
         ("llama-7b", Finetune("freeze", freeze=30), 2 * 202_383_360 + 131_076_096),
-        ("llama-7b", Finetune("freeze", freeze=Spread(8)), 8 * 202_383_360),  # LLaMA Pro: head and last norm are frozen, too
+        ("llama-7b", Finetune("freeze", freeze=SpreadLayers(8)), 8 * 202_383_360),  # LLaMA Pro: head and last norm are frozen, too
         ("llama-7b", Finetune("freeze", freeze=("attention",)), LLAMA - 32 * 4 * 4096**2),
         ("llama-7b", Finetune(rank=16, train_embeddings=True), 39_976_960 + 2 * 32_000 * 4096),
     ],
@@ -63,7 +63,7 @@ def test_a_tied_table_is_frozen_in_both_places(freeze):
 
 def test_spread_layers_are_the_last_ones_of_equal_runs():
     """LLaMA-Factory, model/adapter.py: range(stride - 1, num_layers + stride - 1, stride)."""
-    tuned = finetuned(model_of("llama-7b"), Finetune("freeze", freeze=Spread(4)))
+    tuned = finetuned(model_of("llama-7b"), Finetune("freeze", freeze=SpreadLayers(4)))
     trained = [at for at, block in enumerate(tuned.blocks) if any(p.trainable and not p.buffer for p in block.parameters())]
     assert trained == [8, 16, 24, 32]  # the embedding is block 0
 
@@ -287,7 +287,7 @@ def test_about_four_operations_per_parameter_and_token():
         (Finetune(targets=("q", "qq")), "no linear layer called 'qq'"),
         (Finetune("freeze", freeze=("attention", "heads")), "no part called 'heads'"),
         (Finetune("freeze", freeze=40), "40 layers to freeze, but llama-7b has 32"),
-        (Finetune("freeze", freeze=Spread(5)), "32 layers of llama-7b are no 5 equal runs"),
+        (Finetune("freeze", freeze=SpreadLayers(5)), "32 layers of llama-7b are no 5 equal runs"),
         (Finetune("freeze", freeze=("embedding", "layer", "head")), "nothing is left to train"),
         (Finetune("freeze", freeze=("embedding",), train_embeddings=True), "nothing is frozen"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parsim.kernel import Memory
-from parsim.model.exchange import Exchange
+from parsim.model.exchange import ExpertExchange
 from parsim.model.mixture import Combine, Dispatch
 from parsim.model.permutation import ADD_ISSUES, SUM_ISSUES, chunks_sorted
 from parsim.model.workload import Workload
@@ -27,7 +27,7 @@ def at(dispatcher="alltoall", *, fused=False, expert=RANKS):
 
 
 def ways(dispatcher, *, summed=False):
-    exchange = Exchange(at(dispatcher), HIDDEN, Routing(EXPERTS, TOP_K, RANKS), summed)
+    exchange = ExpertExchange(at(dispatcher), HIDDEN, Routing(EXPERTS, TOP_K, RANKS), summed)
     return exchange.leaving, exchange.returning
 
 
@@ -63,7 +63,8 @@ class TestKernels:
 
     def test_hybridep_has_kernels_of_its_own(self):
         assert ways("hybridep") == tuple(
-            getattr(Exchange(at("hybridep", fused=True), HIDDEN, Routing(EXPERTS, TOP_K, RANKS)), way) for way in ("leaving", "returning")
+            getattr(ExpertExchange(at("hybridep", fused=True), HIDDEN, Routing(EXPERTS, TOP_K, RANKS)), way)
+            for way in ("leaving", "returning")
         )
 
     def test_where_every_rank_holds_all_experts(self):

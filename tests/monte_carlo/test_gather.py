@@ -11,7 +11,7 @@ import pytest
 
 from parsim.errors import ScenarioError
 from parsim.monte_carlo.gather import CAUSE_RUNS, Disturbed, gather
-from parsim.monte_carlo.question import Question, Sampled
+from parsim.monte_carlo.question import RunQuestion, Sampled
 from parsim.monte_carlo.stopping import Until, until
 from parsim.report.order_statistics import coverage, quantile, quantile_ranks, student_t
 from parsim.report.variability import Spread, paired
@@ -64,9 +64,9 @@ class Known:
     """Steps 1 + 0.1 z for each cause, the same z whatever else is on; the questions are counted."""
 
     def __init__(self) -> None:
-        self.asked: list[Question] = []
+        self.asked: list[RunQuestion] = []
 
-    def __call__(self, questions: Sequence[Question]) -> Iterator[tuple[Question, Sampled]]:
+    def __call__(self, questions: Sequence[RunQuestion]) -> Iterator[tuple[RunQuestion, Sampled]]:
         self.asked += questions
         for one in reversed(questions):  # answers come in any order
             yield one, Sampled(1.0 + sum(self.extra(one.number, cause) for cause in one.causes), one.number % 4 - 1)

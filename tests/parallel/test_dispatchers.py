@@ -8,7 +8,7 @@ from test_experts import SMALL, exchanged, peak, scenario
 from parsim import load, simulate
 from parsim.errors import ParsimError
 from parsim.kernel import Memory
-from parsim.model.exchange import Exchange, token_bytes
+from parsim.model.exchange import ExpertExchange, token_bytes
 from parsim.model.workload import Workload
 from parsim.routing import Routing
 
@@ -70,7 +70,7 @@ class TestKernels:
     ROW = 1024
 
     def ways(self, dispatcher, *, summed=False, **more):
-        exchange = Exchange(Workload(1000, expert=4, dispatcher=dispatcher, **more), 512, self.EXPERTS, summed)
+        exchange = ExpertExchange(Workload(1000, expert=4, dispatcher=dispatcher, **more), 512, self.EXPERTS, summed)
         return exchange.leaving, exchange.returning
 
     def test_all_to_all(self):

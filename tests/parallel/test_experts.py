@@ -15,7 +15,7 @@ from parsim.parallel.experts import expert_mesh
 from parsim.parallel.groups import EXPERT, EXPERT_DATA, EXPERT_TENSOR, Groups, Mesh
 from parsim.parallel.settings import ContextParallel, DataParallel, ExpertParallel, Parallelism, TensorParallel
 from parsim.scenario.build import build
-from parsim.study.fit_question import Question, scenario_of
+from parsim.study.fit_question import FitQuestion, scenario_of
 from parsim.study.size.size import size as answer
 
 ORDER = ("tensor", "context", "data", "pipeline")
@@ -267,11 +267,11 @@ class TestStudies:
         assert f"ep{row.strategy.expert}" in str(found)
 
     def test_a_question_of_memory_spreads_them_too(self):
-        tree = scenario_of(Question("mixtral-8x7b", "hgx-h100", tensor=2, expert=8))
+        tree = scenario_of(FitQuestion("mixtral-8x7b", "hgx-h100", tensor=2, expert=8))
         assert tree["parallel"] == {
             "tensor": {"size": 2, "sequence_parallel": True}, "expert": {"size": 8}, "data": {"strategy": "fsdp"},
         }  # fmt: skip
-        wide = scenario_of(Question("mixtral-8x7b", "hgx-h100", tensor=2, zero=1, expert=4, expert_tensor=2))
+        wide = scenario_of(FitQuestion("mixtral-8x7b", "hgx-h100", tensor=2, zero=1, expert=4, expert_tensor=2))
         assert wide["parallel"]["expert"] == {"size": 4, "tensor": 2}
         assert wide["parallel"]["data"] == {"strategy": "zero1"}
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parsim.parallel.schedules import Slot, check, deadlock, schedule
-from parsim.parallel.schedules.blocking import Exchange, blocking_order
+from parsim.parallel.schedules.blocking import MessageExchange, blocking_order
 from parsim.parallel.schedules.check import circle
 from parsim.parallel.schedules.custom import from_text
 from parsim.parallel.schedules.slot import run_in_order
@@ -66,7 +66,7 @@ def test_list_order_decides_whether_a_schedule_runs(first, second):
     order, reached = run_in_order(rows)
     assert (reached == [8, 8]) == (len(order) == 16) == (not deadlock(rows))
     steps = blocking_order(rows)
-    assert {step for step in steps if not isinstance(step, Exchange)} == set(order)
+    assert {step for step in steps if not isinstance(step, MessageExchange)} == set(order)
 
 
 @given(st.sampled_from(["naive", "gpipe", "1f1b", "interleaved"]), st.integers(1, 5), st.integers(1, 3), st.integers(1, 3))
@@ -77,7 +77,7 @@ def test_blocking_messages_deliver_every_input_once(name, p, rounds, v):
     delivered: set[tuple[Slot, int]] = set()
     seen: list[Slot] = []
     for step in blocking_order(rows):
-        if isinstance(step, Exchange):
+        if isinstance(step, MessageExchange):
             pairs = ((step.sender, step.receiver), (step.receiver, step.sender))
             for slot, (sender, receiver) in zip(step.slots, pairs, strict=False):
                 assert home[slot] == sender

@@ -10,7 +10,6 @@ import pytest
 from parsim.hardware.flows import CollectiveCost
 from parsim.program.program import Collective, Lane, Op, Program
 from parsim.report import (
-    Assumption,
     DeviceMemory,
     Measured,
     MemoryCurve,
@@ -18,6 +17,7 @@ from parsim.report import (
     ModelFacts,
     RankClass,
     Ranks,
+    ReportedAssumption,
     ScheduleFacts,
 )
 from parsim.report.communication import LinkClass
@@ -178,7 +178,7 @@ def measure(trace: Trace, stages: int, micro_batches: int = 8, capacity: int = 4
         "schedule": ScheduleFacts(
             "1f1b", stages, 1, (4,) * stages, ({"forward": 1.0, "backward_input": 1.0, "backward_weight": 1.0},) * stages, 0.2727
         ),
-        "assumptions": (Assumption("context_memory", "0.5 GiB", "driver documentation", "catalogue/software/pytorch-2.yaml:7"),),
+        "assumptions": (ReportedAssumption("context_memory", "0.5 GiB", "driver documentation", "catalogue/software/pytorch-2.yaml:7"),),
         "links": {0: LinkClass("gpu->nvswitch", "nvlink3", 4, 2.4e11), 1: LinkClass("nic->leaf", "ib-hdr", 4, 2.5e10)},
         "costs": lambda collective: CollectiveCost(1e-6, ()),
     }

@@ -10,7 +10,7 @@ import pytest
 from parsim.report.given_goodput import expected_goodput
 from parsim.report.goodput import Failures
 from parsim.simulation.failure_times import Strike
-from parsim.simulation.interrupted import Cause, Given, InterruptedTraining, Pace
+from parsim.simulation.interrupted import FailureCause, GivenFailure, InterruptedTraining, Pace
 from parsim.simulation.training import train
 
 NEVER = 1e30
@@ -27,8 +27,8 @@ def form(training: InterruptedTraining) -> float:
     return expected_goodput(Failures(NEVER, training.stall, 20.0, training.interval, lag=training.lag), training)
 
 
-def crash(at: float, repair: float = 1000.0, **other: object) -> Given:
-    return Given(Cause("crash", inf, 10.0, 20.0, repair=repair), Strike(at), **other)  # type: ignore[arg-type]
+def crash(at: float, repair: float = 1000.0, **other: object) -> GivenFailure:
+    return GivenFailure(FailureCause("crash", inf, 10.0, 20.0, repair=repair), Strike(at), **other)  # type: ignore[arg-type]
 
 
 def test_without_any_it_is_the_form_without_them() -> None:
@@ -82,9 +82,9 @@ def test_the_mean_over_the_moment_of_a_crash_is_the_form(training: InterruptedTr
 def test_beside_failures_at_a_constant_rate() -> None:
     """Llama 3's rate for 54 days, half of the speed for ten of them and twenty crashes: the mean of 40 sample paths."""
     mtbf, day = 11_135.08, 86_400.0
-    given = tuple(Given(Cause("crash", inf, 60.0, 300.0), Strike(day * (place + 0.3))) for place in range(20))
+    given = tuple(GivenFailure(FailureCause("crash", inf, 60.0, 300.0), Strike(day * (place + 0.3))) for place in range(20))
     training = InterruptedTraining(
-        (Cause("any", mtbf, 0.0, 300.0),), 1138.0, 60.0, 54 * day, given=given, paces=(Pace(25 * day, 0.5), Pace(35 * day, 1.0))
+        (FailureCause("any", mtbf, 0.0, 300.0),), 1138.0, 60.0, 54 * day, given=given, paces=(Pace(25 * day, 0.5), Pace(35 * day, 1.0))
     )
     failures = Failures(mtbf, 60.0, 300.0, 1138.0)
     expected = expected_goodput(failures, training)

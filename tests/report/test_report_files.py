@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import pytest
 
 from parsim.errors import Finding, InputError
-from parsim.report import Assumption, Report
+from parsim.report import Report, ReportedAssumption
 from parsim.report.page.page import page as page_of
 from parsim.report.write import replacing, write_outputs
 
@@ -71,7 +71,7 @@ def test_names_cannot_become_markup(run, make_pipeline, make_measured):
         name=evil,
         micro_batches=2,
         scenario={"name": evil},
-        assumptions=(Assumption(evil, evil, evil),),
+        assumptions=(ReportedAssumption(evil, evil, evil),),
         warnings=(Finding(evil, evil),),
     )
     text = page_of([(measured.name, Report(measured))])

@@ -19,34 +19,34 @@ from parsim.report.goodput import Failures
 from parsim.report.order_statistics import quantile
 from parsim.report.page.page import page
 from parsim.report.stretches import merged, rows
-from parsim.report.training_paths import Paths, SamplePath, sample_path, sample_paths
+from parsim.report.training_paths import SamplePath, SamplePaths, sample_path, sample_paths
 from parsim.run import simulate
 from parsim.scenario import load
-from parsim.simulation.interrupted import Cause, InterruptedTraining, Piece
+from parsim.simulation.interrupted import FailureCause, InterruptedTraining, Piece
 from parsim.simulation.training import train
 from parsim.study.monte_carlo.runs import simulate_runs
 
-JOB = InterruptedTraining((Cause("any", M, 0.0, 300.0),), 1138.0, 60.0, 30 * DAY)
+JOB = InterruptedTraining((FailureCause("any", M, 0.0, 300.0),), 1138.0, 60.0, 30 * DAY)
 
 
 def test_quantiles_as_for_runs_of_a_step() -> None:
     """p5 and p95 from 60 paths, p99 from 299; each is a path that was played."""
     found = sample_paths(replace(JOB, horizon=3 * DAY), range(60))
-    document = Paths(tuple(found), 0.8).document()
+    document = SamplePaths(tuple(found), 0.8).document()
     goodputs = sorted(row.goodput for row in found)
     assert [document["goodput"][name] for name in ("p5", "p50", "p95", "p99")] == [
         quantile(goodputs, 0.05), quantile(goodputs, 0.5), quantile(goodputs, 0.95), None,
     ]  # fmt: skip
     assert document["failures"]["mean"] == pytest.approx(fsum(row.failures for row in found) / 60)
     assert (document["finish_s"], document["finished_share"]) == (None, 0.0)
-    few = Paths(tuple(found[:59]), 0.8).document()
+    few = SamplePaths(tuple(found[:59]), 0.8).document()
     assert (few["goodput"]["p5"], few["goodput"]["p95"], few["lost_s"]["p95"]) == (None, None, None)
     assert found[7] == sample_path(train(replace(JOB, horizon=3 * DAY, run=7))), "a path is its number's, whoever else is played"
 
 
 def test_the_spread_of_the_finish_is_that_of_the_renewals() -> None:
     """200 intervals of work: 259,803 s on average (closed form); p5 and p95 of 400 SimPy paths elsewhere: 252,050 and 267,839 s."""
-    whole = Paths(tuple(sample_paths(replace(JOB, work=200 * 1138.0, horizon=inf), range(80))), 0.8).document()["finish_s"]
+    whole = SamplePaths(tuple(sample_paths(replace(JOB, work=200 * 1138.0, horizon=inf), range(80))), 0.8).document()["finish_s"]
     assert whole["mean"] == pytest.approx(theory.finite_wall_time(200, 1138, 60, 300, M), rel=0.01)
     assert whole["p5"] == pytest.approx(252_050, rel=0.01)
     assert whole["p95"] == pytest.approx(267_839, rel=0.01)
@@ -61,7 +61,7 @@ def test_the_spread_is_that_of_the_closed_form() -> None:
 def test_what_is_not_done_in_time_is_beyond_the_quantiles() -> None:
     """Half of 60 paths are done: the median may be known, p95 is not, and there is no mean."""
     paths = [SamplePath(0.9, 0.9, 3, 10.0, 100.0 + run if run < 45 else inf) for run in range(60)]
-    finish = Paths(tuple(paths), 0.9).document()["finish_s"]
+    finish = SamplePaths(tuple(paths), 0.9).document()["finish_s"]
     assert (finish["p5"], finish["p50"], finish["p95"], finish["mean"]) == (102.0, 129.0, None, None)
 
 

@@ -15,7 +15,7 @@ from parsim.report.goodput import Failures, exact_interval
 from parsim.report.page.page import page
 from parsim.report.training_run import played
 from parsim.run import simulate
-from parsim.simulation.interrupted import Cause, InterruptedTraining
+from parsim.simulation.interrupted import FailureCause, InterruptedTraining
 
 M = theory.observed_mtbf(54 * 24, 419)
 DAY = 86_400.0
@@ -59,7 +59,7 @@ def test_the_best_interval_is_lamberts(stall: float, mtbf: float) -> None:
 )  # fmt: skip
 def test_policies_meet_their_first_order(failures: Failures, training: dict[str, float]) -> None:
     """To 1 %; the forms neither know that a stop may bring two replicas back nor that the last ones do not fail."""
-    causes = (Cause("any", failures.mtbf, 0.0, failures.restart, failures.repair, in_memory=failures.in_memory > 0),)
+    causes = (FailureCause("any", failures.mtbf, 0.0, failures.restart, failures.repair, in_memory=failures.in_memory > 0),)
     job = InterruptedTraining(
         causes, failures.interval, failures.checkpoint, 2000 * M, failures.lag, failures.policy,  # type: ignore[arg-type]
         failures.replicas, failures.spares, **training,
@@ -98,7 +98,9 @@ def test_a_training_ends_when_it_is_done() -> None:
 def test_curves_go_through_the_job() -> None:
     """Goodput is best at the best interval; it falls with the size, though of replicas that come back the same share is away."""
     failures = Failures.at_best(M, 60, 300, policy="elastic", replicas=64, repair=3600.0)
-    weeks = played(InterruptedTraining((Cause("any", M, 0.0, 300.0, 3600.0),), 0.0, 60, DAY, 0.0, "elastic", 64), failures, 16_384, None)
+    weeks = played(
+        InterruptedTraining((FailureCause("any", M, 0.0, 300.0, 3600.0),), 0.0, 60, DAY, 0.0, "elastic", 64), failures, 16_384, None
+    )
     assert max(point.goodput for point in weeks.by_interval()) <= failures.every(failures.optimum).goodput * (1 + 1e-6)  # type: ignore[arg-type]
     sizes = {round(point.at): point.goodput for point in weeks.by_size()}
     assert sizes[16_384] == pytest.approx(failures.goodput, rel=1e-12)

@@ -15,7 +15,7 @@ from parsim.hardware.kernels import attention_time, gemm_time, kernel_time
 from parsim.kernel import Attention, Gemm, Memory
 from parsim.model.parameter_counts import parameter_count
 from parsim.scenario.build import build
-from parsim.scenario.effects import QUANTITIES, Effect, Effects, catalogue, effects_of
+from parsim.scenario.effects import QUANTITIES, Effects, TrainingEffect, catalogue, effects_of
 from parsim.scenario.files import find, names, read
 from parsim.scenario.load import load
 from parsim.validation.predicted_runs import step_time
@@ -121,7 +121,7 @@ def test_mistakes_are_found(effects, problem):
 
 
 def test_an_effect_concerns_some_jobs():
-    one = Effect("x", "compute", "", 1, 0.5, 1, 0.9, ("hopper",), ("nemo",), ("zero1",))
+    one = TrainingEffect("x", "compute", "", 1, 0.5, 1, 0.9, ("hopper",), ("nemo",), ("zero1",))
     h100, a100 = device("h100-sxm-80gb"), device("a100-sxm-80gb")
     assert one.applies(h100, "nemo", "zero1", 8)
     assert not one.applies(a100, "nemo", "zero1", 8)

@@ -15,12 +15,12 @@ from parsim.interop.command import invocation
 from parsim.interop.formats import import_config
 from parsim.interop.import_draft import Given
 from parsim.interop.keys import Key
-from parsim.interop.shell import Script
+from parsim.interop.shell import ShellScript
 from parsim.interop.shell_values import legible
 
 
 def words(text: str, **variables: str) -> list[list[str]]:
-    return [[legible(word.text) for word in command.words] for command in Script(text, variables).commands]
+    return [[legible(word.text) for word in command.words] for command in ShellScript(text, variables).commands]
 
 
 @pytest.mark.parametrize(
@@ -100,12 +100,12 @@ def test_values_that_grow_without_end_are_not_known() -> None:
 
 
 def test_what_has_no_value_is_remembered_by_line() -> None:
-    script = Script("a $X\nb $(date) ${Y:-1}\nc $X $2")
+    script = ShellScript("a $X\nb $(date) ${Y:-1}\nc $X $2")
     assert {line: list(names) for line, names in script.variables.unset.items()} == {1: ["X"], 2: ["$(date)"], 3: ["X", "2"]}
 
 
 def test_notes() -> None:
-    notes = [(note.line, note.message) for note in Script("source env.sh\nfor T in 1 2 4; do a; done\nwhile x; do b; done").notes]
+    notes = [(note.line, note.message) for note in ShellScript("source env.sh\nfor T in 1 2 4; do a; done\nwhile x; do b; done").notes]
     assert notes == [
         (1, "env.sh is another script, which is not read"),
         (2, "the loop is read once, with T=1 (not with 2, 4)"),
@@ -180,19 +180,19 @@ def test_law_all_ways_to_write_options_are_the_same(written: list[tuple[str, lis
 @given(st.text(alphabet=st.sampled_from("ab=$(){}[]\"'`\\\n #;&|<>-+*123:/!~\t"), max_size=60))
 def test_law_no_text_is_too_much(text: str) -> None:
     """Whatever stands in a script, reading it ends, with a scenario or with findings."""
-    Script(text)
+    ShellScript(text)
     with suppress(InputError):
         import_config(f"{text}\ntorchrun train.py --num-layers 2", "x", Given())
 
 
 def test_a_script_that_is_never_closed() -> None:
     for text in ('"', "'", "$(", "${", "(((", "if x", "case x in", "for x in 1; do", "A=(", "a <<EOF"):
-        Script(text)
+        ShellScript(text)
 
 
 def test_the_samples_are_read_without_notes() -> None:
     for path in (Path(__file__).parent.parent / "data" / "training").glob("*.sh"):
-        assert Script(path.read_text(encoding="utf-8")).notes == []
+        assert ShellScript(path.read_text(encoding="utf-8")).notes == []
 
 
 def test_a_script_says_which_arguments_its_sizes_follow_from() -> None:

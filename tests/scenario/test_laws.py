@@ -14,7 +14,7 @@ from parsim.scenario.files import parse_text, parse_value
 from parsim.scenario.load import merge
 from parsim.scenario.scenario import flow
 from parsim.scenario.schema import known_keys
-from parsim.scenario.shortforms import Layer
+from parsim.scenario.shortforms import SettingsSource
 
 MINIMAL: dict[str, Any] = {
     "model": "gpt2",
@@ -68,8 +68,8 @@ def test_one_key_with_anything(path: str, value: Any) -> None:
     base: dict[str, Any] = {}
     origins: dict[str, Any] = {}
     findings: list[Any] = []
-    merge(base, origins, Layer(MINIMAL, {}, findings))
-    merge(base, origins, Layer(tree_of(path, value), {}, findings))
+    merge(base, origins, SettingsSource(MINIMAL, {}, findings))
+    merge(base, origins, SettingsSource(tree_of(path, value), {}, findings))
     survives(loaded(base))
 
 
@@ -107,7 +107,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 @given(VALUES, VALUES)
 def test_merging_twice_changes_nothing(first: Any, second: Any) -> None:
     base: dict[str, Any] = {}
-    merge(base, {}, Layer({"model": first, "assumptions": {"a": second}}, {}, []))
+    merge(base, {}, SettingsSource({"model": first, "assumptions": {"a": second}}, {}, []))
     again = json.dumps(base, sort_keys=True, default=str)
-    merge(base, {}, Layer(json.loads(json.dumps(base)), {}, []))
+    merge(base, {}, SettingsSource(json.loads(json.dumps(base)), {}, []))
     assert "null" in again or json.dumps(base, sort_keys=True, default=str) == again

@@ -17,7 +17,7 @@ from parsim.scenario.files import find, names, read
 from parsim.scenario.machines import machines
 from parsim.scenario.references import lookup
 from parsim.scenario.sold import oversold
-from parsim.study.fit_question import Question, scenario_of
+from parsim.study.fit_question import FitQuestion, scenario_of
 
 DEVICES = names("devices")
 
@@ -62,7 +62,7 @@ def test_what_is_suggested_works(name):
     assert build(load(scenario(keys["cluster"]))).cluster.gpus == 4 * most
     words = shlex.split(re.search(r"--on [^,;]*", finding.suggestion)[0])
     nodes = int(words[words.index("--nodes") + 1]) if "--nodes" in words else 1
-    built = build(load(scenario_of(Question("gpt2", words[1], nodes=nodes, sequence_length=128))))
+    built = build(load(scenario_of(FitQuestion("gpt2", words[1], nodes=nodes, sequence_length=128))))
     assert built.cluster.gpus == (4 * most if nodes > 1 else 4 if name == "v100-sxm2-16gb" else most)  # four on NVLink without a switch
 
 

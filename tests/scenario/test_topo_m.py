@@ -19,7 +19,7 @@ from parsim.errors import MOST_PROBLEMS, ScenarioError, TopologyError
 from parsim.hardware.fabric.builder import build_cluster
 from parsim.hardware.fabric.cluster import Cluster
 from parsim.hardware.fabric.links import standard_kind
-from parsim.interop.description import Facts, Imported, device_lookup
+from parsim.interop.description import Imported, MachineFacts, device_lookup
 from parsim.interop.topo_graph import complete, pcie_tree
 from parsim.interop.topo_m import import_topo
 from parsim.interop.topo_matrix import Distance, read_matrix
@@ -46,7 +46,7 @@ def taken(source: str, device: str | None = None, **options: Any) -> Imported:
     return import_topo(source, **{"device": device, "nic": None, "pcie": None, "cpu": None, "name": "mine", **options})
 
 
-def facts(number: str) -> Facts:
+def facts(number: str) -> MachineFacts:
     return taken(text(number), DEVICES[number]).facts
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parsim.simulation.allocator_history import Block, Segment, Step, history
+from parsim.simulation.allocator_history import AllocatedBlock, AllocatorStep, Segment, history
 from parsim.simulation.replay import replay
 
 MIB = 2**20
@@ -44,11 +44,11 @@ def test_a_small_history_by_hand():
     done = history([(0, MIB), (1, 3 * MIB), (0, -MIB)])
     gap = 512
     assert done.steps == (
-        Step(0, "segment_alloc", 0, 2 * MIB),
-        Step(0, "alloc", 0, MIB),
-        Step(1, "segment_alloc", 2 * MIB + gap, 20 * MIB),
-        Step(1, "alloc", 2 * MIB + gap, 3 * MIB),
-        Step(2, "free", 0, MIB),
+        AllocatorStep(0, "segment_alloc", 0, 2 * MIB),
+        AllocatorStep(0, "alloc", 0, MIB),
+        AllocatorStep(1, "segment_alloc", 2 * MIB + gap, 20 * MIB),
+        AllocatorStep(1, "alloc", 2 * MIB + gap, 3 * MIB),
+        AllocatorStep(2, "free", 0, MIB),
     )
-    assert done.blocks == (Block(1, 2 * MIB + gap, 3 * MIB),)
+    assert done.blocks == (AllocatedBlock(1, 2 * MIB + gap, 3 * MIB),)
     assert done.segments == (Segment(0, 2 * MIB, small=True), Segment(2 * MIB + gap, 20 * MIB, small=False))

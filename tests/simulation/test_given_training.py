@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from parsim import theory
 from parsim.simulation.failure_times import Strike
-from parsim.simulation.interrupted import Cause, Given, InterruptedTraining, Pace
+from parsim.simulation.interrupted import FailureCause, GivenFailure, InterruptedTraining, Pace
 from parsim.simulation.training import train
 
 M = theory.observed_mtbf(54 * 24, 419)
@@ -62,40 +62,40 @@ def test_work_is_the_integral_of_the_speed(changes: list[tuple[int, int]], work:
 
 
 def test_a_given_failure_is_a_failure_like_any_other() -> None:
-    cause = Cause("crash", inf, 10.0, 20.0)
-    training = job(interval=100.0, given=(Given(cause, Strike(150.0)),))
-    drawn = train(replace(training, given=(), causes=(Cause("crash", 1e9, 10.0, 20.0),)), {"crash": [Strike(150.0)]})
+    cause = FailureCause("crash", inf, 10.0, 20.0)
+    training = job(interval=100.0, given=(GivenFailure(cause, Strike(150.0)),))
+    drawn = train(replace(training, given=(), causes=(FailureCause("crash", 1e9, 10.0, 20.0),)), {"crash": [Strike(150.0)]})
     assert train(training).pieces == drawn.pieces
     assert train(training).failures == {"crash": 1}
 
 
 def test_nothing_goes_on_before_a_link_is_mended() -> None:
     """It fails at 150 and is noticed at 160; the link is back at 500, and 20 s later the job. Another failure meanwhile changes nothing."""
-    cause = Cause("link", inf, 10.0, 20.0)
-    training = job(interval=100.0, given=(Given(cause, Strike(150.0), 500.0),))
+    cause = FailureCause("link", inf, 10.0, 20.0)
+    training = job(interval=100.0, given=(GivenFailure(cause, Strike(150.0), 500.0),))
     assert rows(training)[2:6] == [
         (110, 150, "lost", "link"), (150, 160, "detect", "link"), (160, 500, "wait", "link"), (500, 520, "restart", "link"),
     ]  # fmt: skip
-    twice = train(replace(training, causes=(Cause("gpu", 1e9, 0.0, 20.0),)), {"gpu": [Strike(300.0)]})
+    twice = train(replace(training, causes=(FailureCause("gpu", 1e9, 0.0, 20.0),)), {"gpu": [Strike(300.0)]})
     assert twice.wall == train(training).wall
 
 
 def test_a_replica_that_is_back_shortens_what_is_left() -> None:
     """Two replicas; one is away from 150 to 550 and nobody stops: 150 + 200 + 650 s of work, done at 1,200."""
-    causes = (Cause("any", 1e9, 0.0, 0.0, repair=400.0),)
+    causes = (FailureCause("any", 1e9, 0.0, 0.0, repair=400.0),)
     run = train(job(policy="replica", replicas=2, causes=causes, work=1000.0), {"any": [Strike(150.0)]})
     assert (run.wall, run.work) == (1200, 1000)
 
 
 def test_replicas_that_leave_at_once() -> None:
     """Of four replicas two are away from 150 to 550: 150 + 200 + 650 s of work, done at 1,200; a strike on those two hits nobody."""
-    cause = Cause("node", inf, 0.0, 0.0, repair=400.0)
-    training = job(policy="replica", replicas=4, work=1000.0, given=(Given(cause, Strike(150.0), replicas=(0, 1)),))
+    cause = FailureCause("node", inf, 0.0, 0.0, repair=400.0)
+    training = job(policy="replica", replicas=4, work=1000.0, given=(GivenFailure(cause, Strike(150.0), replicas=(0, 1)),))
     run = train(training)
     assert (run.wall, run.work, run.failures) == (1200, 1000, {"node": 1})
-    again = Given(cause, Strike(300.0), replicas=(0, 1))
+    again = GivenFailure(cause, Strike(300.0), replicas=(0, 1))
     assert train(replace(training, given=(*training.given, again))).pieces == run.pieces
-    apart = tuple(Given(cause, Strike(150.0), replicas=(one,)) for one in (0, 1))
+    apart = tuple(GivenFailure(cause, Strike(150.0), replicas=(one,)) for one in (0, 1))
     assert train(replace(training, given=apart)).wall == run.wall
     assert train(replace(training, spares=1)).wall == 1000  # one machine lacks, and one stands by
     assert train(replace(training, spares=1, given=apart)).wall == 150 + 400 + 550  # one of two: three of four replicas for 400 s
@@ -103,8 +103,8 @@ def test_replicas_that_leave_at_once() -> None:
 
 def test_the_last_replicas_take_the_work_with_them() -> None:
     """Two leave at 150, the others at 200: nobody trains on, and what was not saved is lost."""
-    cause = Cause("node", inf, 0.0, 0.0, repair=400.0)
-    both = tuple(Given(cause, Strike(at), replicas=which) for at, which in ((150.0, (0, 1)), (200.0, (2, 3))))
+    cause = FailureCause("node", inf, 0.0, 0.0, repair=400.0)
+    both = tuple(GivenFailure(cause, Strike(at), replicas=which) for at, which in ((150.0, (0, 1)), (200.0, (2, 3))))
     run = train(job(policy="replica", replicas=4, interval=100.0, work=300.0, given=both))
     assert run.spent("lost") > 0
     assert [(piece.begin, piece.end) for piece in run.pieces if piece.kind == "wait"] == [(200, 550)]
@@ -112,8 +112,8 @@ def test_the_last_replicas_take_the_work_with_them() -> None:
 
 def test_what_is_cut_off_comes_back_with_its_link() -> None:
     """At 150 half of the replicas are cut off until 500: with `elastic` work done since 110 is lost, and they join at the next save."""
-    cause = Cause("link", inf, 10.0, 20.0)
-    training = job(interval=100.0, policy="elastic", replicas=2, restart=20.0, given=(Given(cause, Strike(150.0), 500.0, (1,)),))
+    cause = FailureCause("link", inf, 10.0, 20.0)
+    training = job(interval=100.0, policy="elastic", replicas=2, restart=20.0, given=(GivenFailure(cause, Strike(150.0), 500.0, (1,)),))
     assert rows(training) == [
         (0, 100, "train", ""), (100, 110, "save", ""), (110, 150, "lost", "link"), (150, 160, "detect", "link"),
         (160, 180, "restart", "link"), (180, 280, "train", ""), (280, 290, "save", ""), (290, 390, "train", ""), (390, 400, "save", ""),
@@ -134,7 +134,7 @@ def test_what_is_written_in_the_background_slows_training() -> None:
 
 
 def law(interval: float, failures: float = 3000.0) -> InterruptedTraining:
-    return InterruptedTraining((Cause("any", M, 0.0, 300.0),), interval=interval, stall=60.0, horizon=failures * M)
+    return InterruptedTraining((FailureCause("any", M, 0.0, 300.0),), interval=interval, stall=60.0, horizon=failures * M)
 
 
 def test_the_law_knows_random_failures_from_regular_ones() -> None:

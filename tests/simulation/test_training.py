@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from parsim import theory
 from parsim.simulation.failure_times import Strike, drawn
-from parsim.simulation.interrupted import Cause, Given, InterruptedTraining, Pace, TrainingRun
+from parsim.simulation.interrupted import FailureCause, GivenFailure, InterruptedTraining, Pace, TrainingRun
 from parsim.simulation.training import train
 
 M = theory.observed_mtbf(54 * 24, 419)
@@ -20,7 +20,7 @@ DAYS = 86_400.0
 
 
 def job(restart: float = 300.0, interval: float = 1138.0, stall: float = 60.0, **other: object) -> InterruptedTraining:
-    return InterruptedTraining((Cause("any", M, 0.0, restart),), interval=interval, stall=stall, **{"horizon": LONG, **other})  # type: ignore[arg-type]
+    return InterruptedTraining((FailureCause("any", M, 0.0, restart),), interval=interval, stall=stall, **{"horizon": LONG, **other})  # type: ignore[arg-type]
 
 
 def sums_up(run: TrainingRun) -> None:
@@ -76,7 +76,7 @@ def test_random_failures_meet_the_closed_form(training: InterruptedTraining, exp
 
 def test_restarts_of_two_lengths() -> None:
     """Nine of ten failures cost 120 s, the tenth 1,800 s, of which 1,000 s until it is noticed: 0.8776236 (random restart times)."""
-    causes = (Cause("process", M / 0.9, 0.0, 120.0), Cause("host", M / 0.1, 1000.0, 800.0))
+    causes = (FailureCause("process", M / 0.9, 0.0, 120.0), FailureCause("host", M / 0.1, 1000.0, 800.0))
     run = train(replace(job(), causes=causes))
     assert run.goodput == pytest.approx(0.8776236, rel=0.01)
     assert run.failures["process"] == pytest.approx(9 * run.failures["host"], rel=0.15)
@@ -90,7 +90,7 @@ def test_a_job_of_known_length() -> None:
 
 def test_copies_in_memory() -> None:
     """90 % of failures go on from a copy in memory 5 s old at once, the others from storage 600 s later: between the two forms."""
-    causes = (Cause("process", M / 0.9, 0.0, 120.0, in_memory=True), Cause("host", M / 0.1, 0.0, 600.0))
+    causes = (FailureCause("process", M / 0.9, 0.0, 120.0, in_memory=True), FailureCause("host", M / 0.1, 0.0, 600.0))
     training = replace(job(0.0, 157.3, 1.0), causes=causes, lag=120.0, horizon=1000 * M)
     between = theory.mtbf_with_restarts(M, [(0.9, 120), (0.1, 600)])
     kept = 0.9 + 0.1 * exp(-120 / M)
@@ -100,7 +100,7 @@ def test_copies_in_memory() -> None:
 def test_replicas_that_come_back() -> None:
     """32 replicas, one away for 2 h after each failure of its 512 GPUs, nobody else stops: 0.980194 of the work."""
     mtbf = 50_677 * 3600 / 16_384
-    causes = (Cause("any", mtbf, 0.0, 0.0, repair=7200.0),)
+    causes = (FailureCause("any", mtbf, 0.0, 0.0, repair=7200.0),)
     run = train(InterruptedTraining(causes, 1e9, 0.0, 4000 * mtbf, policy="replica", replicas=32))
     assert run.goodput == pytest.approx(theory.replica_capacity(50_677 / 512, 2), rel=2e-3)
     assert run.ettr == pytest.approx(1.0)
@@ -109,7 +109,7 @@ def test_replicas_that_come_back() -> None:
 
 def test_a_replica_that_breaks_stops_the_others_for_a_moment() -> None:
     """Two replicas; one breaks at 150, is back at 550: 180 s of stall, 220 s alone, and a checkpoint after 1,000 s."""
-    causes = (Cause("any", M, 30.0, 150.0, repair=400.0),)
+    causes = (FailureCause("any", M, 30.0, 150.0, repair=400.0),)
     training = InterruptedTraining(causes, 1000.0, 10.0, 2000.0, policy="replica", replicas=2, work=1000.0)
     run = train(training, {"any": [Strike(150.0)]})
     assert [(piece.end, piece.kind) for piece in run.pieces] == [
@@ -123,7 +123,7 @@ def test_a_replica_that_breaks_stops_the_others_for_a_moment() -> None:
 
 def test_an_elastic_job_goes_on_with_fewer_replicas() -> None:
     """Four replicas; one breaks at 150 and is back at 350. It joins after the next checkpoint, in a stop of 20 s."""
-    causes = (Cause("any", M, 0.0, 20.0, repair=200.0),)
+    causes = (FailureCause("any", M, 0.0, 20.0, repair=200.0),)
     training = InterruptedTraining(causes, 100.0, 10.0, 1e4, policy="elastic", replicas=4, restart=20.0, work=400.0)
     run = train(training, {"any": [Strike(150.0)]})
     assert [(piece.begin, piece.kind, piece.cause) for piece in run.pieces] == [
@@ -136,7 +136,7 @@ def test_an_elastic_job_goes_on_with_fewer_replicas() -> None:
 
 def test_a_job_waits_for_a_machine() -> None:
     """One spare; the second failure within its repair waits until 150 + 500."""
-    causes = (Cause("any", M, 0.0, 20.0, repair=500.0),)
+    causes = (FailureCause("any", M, 0.0, 20.0, repair=500.0),)
     training = InterruptedTraining(causes, 100.0, 10.0, 1e4, spares=1, work=300.0)
     run = train(training, {"any": [Strike(150.0), Strike(200.0)]})
     assert [(piece.begin, piece.end) for piece in run.pieces if piece.kind == "wait"] == [(200, 650)]
@@ -146,7 +146,9 @@ def test_a_job_waits_for_a_machine() -> None:
 
 def test_silent_corruption_is_lost_work() -> None:
     """Nobody notices for 70 s: the job trains on for nothing."""
-    run = train(replace(job(20.0, 100.0, 10.0, work=300.0), causes=(Cause("any", M, 70.0, 20.0, silent=True),)), {"any": [Strike(150.0)]})
+    run = train(
+        replace(job(20.0, 100.0, 10.0, work=300.0), causes=(FailureCause("any", M, 70.0, 20.0, silent=True),)), {"any": [Strike(150.0)]}
+    )
     assert (run.wall, run.spent("lost"), run.spent("detect")) == (450, 110, 0)
 
 
@@ -161,10 +163,12 @@ def test_time_is_accounted_for(  # type: ignore[no-untyped-def]  # noqa: PLR0917
     policy, replicas, spares, stall, lag, seed, repair, rate, memory, speeds, writing, at
 ) -> None:
     causes = (
-        Cause("gpu", rate, 10.0, 200.0, repair, in_memory=memory), Cause("network", 3 * rate, 600.0, 100.0),
-        Cause("silent", 10 * rate, 900.0, 100.0, silent=True),
+        FailureCause("gpu", rate, 10.0, 200.0, repair, in_memory=memory), FailureCause("network", 3 * rate, 600.0, 100.0),
+        FailureCause("silent", 10 * rate, 900.0, 100.0, silent=True),
     )  # fmt: skip
-    broken = tuple(Given(Cause(f"given {begin}", inf, 30.0, 100.0, repair), Strike(begin, 0.5), begin + 700.0) for begin in at)
+    broken = tuple(
+        GivenFailure(FailureCause(f"given {begin}", inf, 30.0, 100.0, repair), Strike(begin, 0.5), begin + 700.0) for begin in at
+    )
     paces = tuple(Pace(3000.0 * number, speed, "slow") for number, speed in enumerate(speeds))
     training = InterruptedTraining(
         causes, 300.0, stall, 40_000.0, lag, policy, replicas, spares, 200.0, seed=seed, given=broken, paces=paces, writing_speed=writing
@@ -183,5 +187,5 @@ def test_draws_belong_to_their_cause() -> None:
     assert [one.where for one in twice] == [one.where for one in first]
     assert next(drawn(100.0, "gpu", 8)) != first[0] != next(drawn(100.0, "nic", 7)) != next(drawn(100.0, "gpu", 7, run=1))
     alone = train(job(horizon=54 * DAYS)).struck
-    both = train(replace(job(horizon=54 * DAYS), causes=(Cause("any", M, 0.0, 300.0), Cause("other", M, 0.0, 300.0)))).struck
+    both = train(replace(job(horizon=54 * DAYS), causes=(FailureCause("any", M, 0.0, 300.0), FailureCause("other", M, 0.0, 300.0)))).struck
     assert alone == tuple(one for one in both if one[1] == "any")

@@ -17,7 +17,7 @@ from parsim.run import simulate
 from parsim.scenario.build import build
 from parsim.scenario.load import load
 from parsim.study.automatic import STACK, starting_point
-from parsim.study.best_strategy import Question, described, nearby, scenario_of, search
+from parsim.study.best_strategy import StrategyQuestion, described, nearby, scenario_of, search
 from parsim.study.best_strategy_text import answer, question_text, training_lines
 from parsim.study.planner.best import best_strategy
 from parsim.study.search.lattice import Lattice
@@ -61,14 +61,14 @@ def test_a_search_that_runs_out_of_time_keeps_its_best_and_says_that_nothing_is_
 
 
 def test_what_the_machines_and_the_batch_are() -> None:
-    base, assumed = scenario_of(Question("gpt2", "dgx-a100-80gb", gpus=12))
+    base, assumed = scenario_of(StrategyQuestion("gpt2", "dgx-a100-80gb", gpus=12))
     assert (base.tree["cluster"]["nodes"], base.tree["cluster"]["gpus"]) == (2, 12)
     assert {one.name for one in assumed} == {"sequence length", "global batch"}
-    asked = Question("gpt2", "dgx-a100-80gb", sequence_length=128, global_batch=8, precision="fp16", tokens=1e9, headroom="0 GiB")
+    asked = StrategyQuestion("gpt2", "dgx-a100-80gb", sequence_length=128, global_batch=8, precision="fp16", tokens=1e9, headroom="0 GiB")
     training = scenario_of(asked)[0].tree["training"]
     assert [training[key] for key in ("sequence_length", "global_batch", "tokens", "precision")] == [128, 8, 1e9, "fp16"]
     with pytest.raises(ScenarioError, match="2 x dgx-a100-80gb = 16 GPUs, not 17"):
-        scenario_of(Question("gpt2", "dgx-a100-80gb", gpus=17, nodes=2))
+        scenario_of(StrategyQuestion("gpt2", "dgx-a100-80gb", gpus=17, nodes=2))
 
 
 def test_the_command_writes_what_starts_the_job(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_the_whole_training_has_days_and_a_price() -> None:
 
 def test_the_command_line_and_the_page_find_the_same() -> None:
     """The same software, precision and memory to spare: a question without any of them has one answer."""
-    plan = search(scenario_of(Question("gpt2", "dgx-a100-80gb", gpus=2, sequence_length=128, global_batch=2))[0])
+    plan = search(scenario_of(StrategyQuestion("gpt2", "dgx-a100-80gb", gpus=2, sequence_length=128, global_batch=2))[0])
     state = {"model": "gpt2", "cluster.topology": "dgx-a100-80gb", "cluster.nodes": 1, "cluster.gpus": 2}
     heard: list[dict] = []
     best_strategy(
@@ -161,7 +161,7 @@ def test_another_software_stack_may_be_asked_for(tmp_path: Path) -> None:
     said = CliRunner().invoke(application(["plan"]), words)
     assert "Software: torchtitan for all strategies" in said.output
     assert load(tmp_path / "out" / "scenario.yaml").settings.software.profile == "torchtitan"
-    assert scenario_of(Question("gpt2", "dgx-a100-80gb", software="nemo"))[0].settings.software.profile == "nemo"
+    assert scenario_of(StrategyQuestion("gpt2", "dgx-a100-80gb", software="nemo"))[0].settings.software.profile == "nemo"
     assert "Software: megatron-core for all strategies" in question_text(load(SMALL), ())
 
 
@@ -172,12 +172,12 @@ def test_no_two_strategies_are_described_alike() -> None:
 
 
 def test_of_a_number_of_gpus_that_divides_badly_better_ones_are_named() -> None:
-    asked = Question("gpt2", "dgx-a100-80gb", gpus=11, sequence_length=1024, global_batch=64)
+    asked = StrategyQuestion("gpt2", "dgx-a100-80gb", gpus=11, sequence_length=1024, global_batch=64)
     plan = search(scenario_of(asked)[0])
     plan.nearby = nearby(asked, plan)
     assert [gpus for gpus, _ in plan.nearby] == [8, 16]
     assert "11 GPUs divide badly: the step takes " in answer(plan)
-    assert nearby(Question("gpt2", "dgx-a100-80gb", gpus=12), plan) == ()
+    assert nearby(StrategyQuestion("gpt2", "dgx-a100-80gb", gpus=12), plan) == ()
 
 
 def test_what_fits_nowhere_is_said() -> None:

@@ -21,7 +21,7 @@ from parsim.study.compare import Comparison, compare, is_argument, nothing_simul
 from parsim.study.compare_files import names
 from parsim.study.compare_text import csv_text, markdown, text
 from parsim.study.comparison import Run
-from parsim.study.differences import METRICS, Compared, Metric, inputs, results
+from parsim.study.differences import METRICS, Compared, ComparedMetric, inputs, results
 from parsim.study.winner import thriftiest, winner
 
 GIB = 2**30
@@ -339,7 +339,7 @@ def test_who_needs_least_memory() -> None:
 
 
 def test_relative_differences_need_a_baseline_that_is_not_zero() -> None:
-    row = Compared(Metric("x", "x", "s", lambda _: None), (0.0, 2.0, None), 0.0)
+    row = Compared(ComparedMetric("x", "x", "s", lambda _: None), (0.0, 2.0, None), 0.0)
     assert row.relative == (None, None, None)
     assert row.differences == (0.0, 2.0, None)
     (step, *_) = results([None, report(4.0, 1.0), report(5.0, 1.0)], 1, METRICS[:1])

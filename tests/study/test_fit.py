@@ -13,7 +13,7 @@ from parsim.scenario.build import build
 from parsim.scenario.files import parse_text
 from parsim.study.fit import find_alternatives, find_maximum, fit
 from parsim.study.fit_changes import more_gpus
-from parsim.study.fit_question import Question, scenario_of
+from parsim.study.fit_question import FitQuestion, scenario_of
 from parsim.study.fit_text import document, text, yaml
 from parsim.study.search.bounds import Bounder
 
@@ -27,7 +27,7 @@ def run_of(answer):
 
 @pytest.fixture(scope="module")
 def no_13b():
-    return fit(Question("llama-13b", "4x v100-32gb"))
+    return fit(FitQuestion("llama-13b", "4x v100-32gb"))
 
 
 def test_llama_13b_does_not_fit_on_four_v100(no_13b):
@@ -66,7 +66,7 @@ def test_same_hardware_comes_before_more_and_more_before_other(no_13b):
     ("model", "on", "what"), [("llama-13b", "4x a100-80gb", "sequence_length"), ("llama-7b", "dgx-a100-80gb", "micro_batch")]
 )
 def test_the_maximum_is_exact(model, on, what):
-    answer = fit(Question(model, on), maximum=what)
+    answer = fit(FitQuestion(model, on), maximum=what)
     largest = answer.maximum
     keys = {"sequence_length": "training.sequence_length", "micro_batch": "training.micro_batch"}
     assert simulate(load(answer.tree, f"{keys[what]}={largest.value}")).fits
@@ -74,14 +74,14 @@ def test_the_maximum_is_exact(model, on, what):
 
 
 def test_the_largest_model_by_layers():
-    largest = fit(Question("gpt2", "1x rtx-4090"), maximum="parameters").maximum
+    largest = fit(FitQuestion("gpt2", "1x rtx-4090"), maximum="parameters").maximum
     assert largest.fits.fits
     assert not largest.exceeds.fits
     assert largest.exceeds.measured.model.parameters - largest.fits.measured.model.parameters == 12 * 768**2 + 13 * 768
 
 
 def test_learned_positions_bound_the_sequence():
-    largest = fit(Question("gpt2", "1x h100"), maximum="sequence_length").maximum
+    largest = fit(FitQuestion("gpt2", "1x h100"), maximum="sequence_length").maximum
     assert largest.value == 1024
     assert "learned positions" in largest.limit
 
@@ -91,7 +91,7 @@ def test_random_questions_have_the_peak_of_run():
     boxes = ["1x a100-80gb", "2x rtx-4090", "4x v100-32gb", "dgx-a100-40gb", "hgx-h100", "8x l40s"]
     seen = 0
     while seen < 15:
-        question = Question(
+        question = FitQuestion(
             chance.choice(["gpt2", "opt-125m", "pythia-160m", "bert-base"]),
             chance.choice(boxes),
             zero=chance.choice([None, 0, 1, 2, 3]),
@@ -109,24 +109,24 @@ def test_random_questions_have_the_peak_of_run():
 
 
 def test_a_strategy_nobody_named_is_the_most_frugal_one():
-    assert scenario_of(Question("gpt2", "4x a100-80gb"))["parallel"]["data"]["strategy"] == "zero3"
-    assert scenario_of(Question("gpt2", "1x a100-80gb"))["parallel"]["data"]["strategy"] == "none"
-    assert scenario_of(Question("gpt2", "4x a100-80gb", zero=0))["parallel"]["data"]["strategy"] == "ddp"
-    assert scenario_of(Question("gpt2", "4x a100-80gb"))["training"]["sequence_length"] == 1024
+    assert scenario_of(FitQuestion("gpt2", "4x a100-80gb"))["parallel"]["data"]["strategy"] == "zero3"
+    assert scenario_of(FitQuestion("gpt2", "1x a100-80gb"))["parallel"]["data"]["strategy"] == "none"
+    assert scenario_of(FitQuestion("gpt2", "4x a100-80gb", zero=0))["parallel"]["data"]["strategy"] == "ddp"
+    assert scenario_of(FitQuestion("gpt2", "4x a100-80gb"))["training"]["sequence_length"] == 1024
 
 
 def test_questions_without_an_answer_are_refused():
     with pytest.raises(ScenarioError, match="there is no strategy"):
-        fit(Question("gpt2", "4x a100-80gb", zero=5))
+        fit(FitQuestion("gpt2", "4x a100-80gb", zero=5))
     for word, strategy in (("fsdp", "fsdp"), ("0", "ddp"), ("3", "zero3"), ("zero2", "zero2")):
-        assert scenario_of(Question("gpt2", "4x a100-80gb", strategy=word))["parallel"]["data"]["strategy"] == strategy
+        assert scenario_of(FitQuestion("gpt2", "4x a100-80gb", strategy=word))["parallel"]["data"]["strategy"] == strategy
     with pytest.raises(ScenarioError, match="cannot maximise"):
-        find_maximum(scenario_of(Question("gpt2", "1x a100-80gb")), "layers")
+        find_maximum(scenario_of(FitQuestion("gpt2", "1x a100-80gb")), "layers")
 
 
 def test_offloading_the_optimizer_makes_13b_fit(no_13b):
     # the 14 of 16 B/parameter that the optimizer and its gradients are leave the GPUs; 16 B/parameter are in host memory
-    answer = fit(Question("llama-13b", "4x v100-32gb", offload="optimizer", host_memory="512GiB"))
+    answer = fit(FitQuestion("llama-13b", "4x v100-32gb", offload="optimizer", host_memory="512GiB"))
     assert answer.fits
     host = answer.report.measured.memory.host
     assert host.bytes == pytest.approx(16 * 13_015_864_320, rel=1e-6)
@@ -137,7 +137,7 @@ def test_offloading_the_optimizer_makes_13b_fit(no_13b):
 
 
 def test_too_little_host_memory_is_a_no():
-    answer = fit(Question("llama-7b", "1x a100-80gb", offload="optimizer", host_memory="64GB"))
+    answer = fit(FitQuestion("llama-7b", "1x a100-80gb", offload="optimizer", host_memory="64GB"))
     assert not answer.fits
     assert answer.report.headroom > 0
     assert "host memory: 100.4 GiB per node (of 59.6 GiB): too little" in text(answer).splitlines()[1]
@@ -164,7 +164,7 @@ def test_offload_is_among_what_would_help(no_13b):
     ],
 )
 def test_what_offload_means(words, settings):
-    tree = scenario_of(Question("gpt2", "2x a100-80gb", offload=words))
+    tree = scenario_of(FitQuestion("gpt2", "2x a100-80gb", offload=words))
     assert tree["training"]["offload"] == settings
     assert ("recompute" in tree["training"]) == ("activations" in settings)
     assert simulate(load(tree)).measured.memory.host.bytes > 0
@@ -172,9 +172,9 @@ def test_what_offload_means(words, settings):
 
 def test_unknown_offloads_are_refused():
     with pytest.raises(ScenarioError, match="cannot offload 'weights'"):
-        fit(Question("gpt2", "1x a100-80gb", offload="weights"))
+        fit(FitQuestion("gpt2", "1x a100-80gb", offload="weights"))
     with pytest.raises(InputError, match="offload_param is ZeRO-3's"):
-        fit(Question("gpt2", "4x a100-80gb", offload="parameters", zero=2))
+        fit(FitQuestion("gpt2", "4x a100-80gb", offload="parameters", zero=2))
 
 
 def test_json_has_the_run_report(no_13b):
@@ -198,11 +198,11 @@ def test_the_command_line(tmp_path, capsys):
 @pytest.mark.parametrize(
     "question",
     [
-        pytest.param(Question("gpt2-xl", "1x rtx-3090"), marks=pytest.mark.slow),
-        pytest.param(Question("gpt3-1.3b", "2x rtx-4090", zero=0, micro_batch=4), marks=pytest.mark.slow),
-        Question("gpt3-2.7b", "2x t4", tensor=2),
-        pytest.param(Question("gpt3-2.7b", "4x v100-16gb", pipeline=2, zero=1), marks=pytest.mark.slow),
-        Question("bert-large", "1x t4", micro_batch=64),
+        pytest.param(FitQuestion("gpt2-xl", "1x rtx-3090"), marks=pytest.mark.slow),
+        pytest.param(FitQuestion("gpt3-1.3b", "2x rtx-4090", zero=0, micro_batch=4), marks=pytest.mark.slow),
+        FitQuestion("gpt3-2.7b", "2x t4", tensor=2),
+        pytest.param(FitQuestion("gpt3-2.7b", "4x v100-16gb", pipeline=2, zero=1), marks=pytest.mark.slow),
+        FitQuestion("bert-large", "1x t4", micro_batch=64),
     ],
     ids=lambda question: f"{question.model} on {question.on}",
 )
@@ -256,6 +256,6 @@ def test_the_verdict_is_printed_before_anything_else_is_tried(monkeypatch, capsy
 
 
 def test_more_gpus_are_more_than_there_are():
-    changes = [change for _, change, _ in more_gpus(Question("gpt2", "8x a100-80gb"), 8)]
+    changes = [change for _, change, _ in more_gpus(FitQuestion("gpt2", "8x a100-80gb"), 8)]
     assert "2 x dgx-a100-80gb" in changes
     assert not any(change.startswith("1 x ") for change in changes)

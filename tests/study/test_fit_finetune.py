@@ -11,7 +11,7 @@ from parsim.errors import ScenarioError
 from parsim.run import simulate
 from parsim.scenario import load
 from parsim.study.fit import fit
-from parsim.study.fit_question import Question, scenario_of
+from parsim.study.fit_question import FitQuestion, scenario_of
 from parsim.study.fit_text import document, text
 from parsim.units import format_bytes
 
@@ -19,7 +19,7 @@ GIB = 2**30
 
 
 def test_lora_and_qlora_are_offered():
-    answer = fit(Question("llama-7b", "1x rtx-4090"))
+    answer = fit(FitQuestion("llama-7b", "1x rtx-4090"))
     assert not answer.fits
     changes = {alternative.change.split(" (")[0]: alternative for alternative in answer.alternatives}
     assert {"LoRA", "QLoRA"} <= set(changes)
@@ -34,7 +34,7 @@ def test_lora_and_qlora_are_offered():
 
 
 def test_a_larger_model_needs_qlora():
-    answer = fit(Question("llama-13b", "1x rtx-4090", train="lora", recompute="full", sequence_length=512))
+    answer = fit(FitQuestion("llama-13b", "1x rtx-4090", train="lora", recompute="full", sequence_length=512))
     assert not answer.fits
     assert any(alternative.change.startswith("QLoRA") for alternative in answer.alternatives)
     assert not any(alternative.change.startswith("LoRA") for alternative in answer.alternatives)
@@ -42,7 +42,7 @@ def test_a_larger_model_needs_qlora():
 
 def test_65b_in_four_bits_needs_about_50_gb():
     """A rule of practitioners: 65B, int4 and LoRA, 50 GB at least. NF4-DQ weights alone are 33.7 GB + 1.05 GB of 16-bit tables."""
-    answer = fit(Question("llama-65b", "1x a100-80gb", train="qlora", recompute="full"), alternatives=False)
+    answer = fit(FitQuestion("llama-65b", "1x a100-80gb", train="qlora", recompute="full"), alternatives=False)
     assert answer.fits
     assert 40e9 < answer.report.peak_memory < 50e9
     resident = answer.report.measured.memory.devices[0].resident_bytes
@@ -50,12 +50,12 @@ def test_65b_in_four_bits_needs_about_50_gb():
     # the allocator cannot split the last 0.984 MiB off the 34 MiB segments of the attention's matrices (8192 x 8192)
     unsplit = 80 * 4 * (34 * 2**20 - 8192 * 8192 * 0.515869140625)
     assert resident["parameters"] == pytest.approx(stored + unsplit, rel=1e-6)
-    lora = fit(Question("llama-65b", "1x a100-80gb", train="lora", recompute="full"), alternatives=False)
+    lora = fit(FitQuestion("llama-65b", "1x a100-80gb", train="lora", recompute="full"), alternatives=False)
     assert not lora.fits
 
 
 def test_states_are_those_of_trained_and_frozen_parameters():
-    lora, qlora = (fit(Question("llama-7b", "1x a100-80gb", train=method), alternatives=False) for method in ("lora", "qlora"))
+    lora, qlora = (fit(FitQuestion("llama-7b", "1x a100-80gb", train=method), alternatives=False) for method in ("lora", "qlora"))
     assert "model states alone: 13.15 GiB" in text(lora)  # 2 P + 16 x 39,976,960
     assert "model states alone: 4.196 GiB" in text(qlora)
     assert "parameters trained   39,976,960 of 6,778,392,576 (0.59 %)" in text(lora)
@@ -63,14 +63,14 @@ def test_states_are_those_of_trained_and_frozen_parameters():
 
 
 def test_freezing_the_backbone():
-    answer = fit(Question("llama-7b", "1x a100-80gb", train="freeze"), alternatives=False)
+    answer = fit(FitQuestion("llama-7b", "1x a100-80gb", train="freeze"), alternatives=False)
     assert answer.report.measured.model.parameters_trainable == 131_076_096
     assert answer.fits
 
 
 def test_an_unknown_method_is_refused():
     with pytest.raises(ScenarioError, match="cannot train"):
-        scenario_of(Question("gpt2", "1x a100-80gb", train="dora"))
+        scenario_of(FitQuestion("gpt2", "1x a100-80gb", train="dora"))
 
 
 def test_the_option_has_two_names(capsys):
@@ -89,7 +89,7 @@ def test_the_option_has_two_names(capsys):
 )
 def test_every_optimizer_is_answered(optimizer, total, train):
     """8-bit Adam and Adafactor print an approximate sum ("~10 B/parameter"); the states are counted from numbers, not from it."""
-    answer = fit(Question("gpt2", "2x a100-80gb", train=train, optimizer=optimizer), alternatives=False)
+    answer = fit(FitQuestion("gpt2", "2x a100-80gb", train=train, optimizer=optimizer), alternatives=False)
     measured = answer.report.measured
     assert measured.memory.states.total == total
     if train == "full":

@@ -15,7 +15,7 @@ from parsim import load
 from parsim import simulate as simulate_scenario
 from parsim.cli import execute
 from parsim.parallel.schedules import Schedule, Slot, check
-from parsim.parallel.schedules.custom import Table, read_table
+from parsim.parallel.schedules.custom import SlotTable, read_table
 from parsim.parallel.schedules.slot import APART, Overlapped
 from parsim.study.schedule import LabResult, ScheduleDeadlockError, simulate
 from parsim.study.schedule_inputs import LabSchedule, times
@@ -81,7 +81,7 @@ DUALPIPEV = """
 """
 
 
-def entry(table: Table, *, overlap: bool = True) -> LabSchedule:
+def entry(table: SlotTable, *, overlap: bool = True) -> LabSchedule:
     count = 1 + max(slot.micro_batch for row in table.rows for slot in row)
     return LabSchedule("custom", "own", table.rows, count, overlapped=table.overlapped if overlap else APART)
 
@@ -113,7 +113,7 @@ def test_dualpipev(p, m, one_by_one, overlapped):
     table = read_table(dualpipev(p, m))
     assert check(table.rows, overlapped=table.overlapped) == []
     assert run(entry(table, overlap=False)).makespan == one_by_one
-    assert run(entry(Table(split_all(table.rows)))).makespan == one_by_one
+    assert run(entry(SlotTable(split_all(table.rows)))).makespan == one_by_one
     result = run(entry(table))
     assert (result.makespan, result.makespan_one_by_one) == (overlapped, one_by_one)
     assert {rank.in_flight_chunks for rank in result.ranks} == {2 * p + 1}  # DeepSeek's table: 2p + 1 half-chunks
@@ -171,7 +171,7 @@ def test_an_overlap_can_deadlock_where_single_passes_run(tmp_path, monkeypatch, 
 
 
 @st.composite
-def tables(draw: Callable[[st.SearchStrategy[int]], int], overlap: bool = False, even: bool = False) -> Table:
+def tables(draw: Callable[[st.SearchStrategy[int]], int], overlap: bool = False, even: bool = False) -> SlotTable:
     """A table that can run: slots in an order in which each has its inputs, on the ranks of their stages, some B and some I and W.
 
     `even`: two ranks with as many stages each.
@@ -199,7 +199,7 @@ def tables(draw: Callable[[st.SearchStrategy[int]], int], overlap: bool = False,
             rows[homes[one.stage]].append(one)
             done.add(("G" if one.kind in "BI" else one.kind, *one[1:]))
     used = [tuple(row) for row in rows if row]
-    return Table(tuple(used), overlapped=frozenset(pairs))
+    return SlotTable(tuple(used), overlapped=frozenset(pairs))
 
 
 def _inputs(slot: Slot, stages: int) -> set[tuple[str, int, int]]:
@@ -253,7 +253,7 @@ def test_a_legal_mixture_never_deadlocks(table, forward, inputs, weights, delay)
 @given(tables(), st.integers(0, 3), st.sampled_from(["0", "0.5"]))
 def test_whole_backwards_are_split_ones_that_hand_on_late(table, weights, delay):
     """B hands its gradient on when W has ended too: equal to I W where W takes no time, and never shorter."""
-    apart = entry(Table(split_all(table.rows)))
+    apart = entry(SlotTable(split_all(table.rows)))
     whole, parts = (run(own, f"F=1,I=2,W={weights}", communication=delay).makespan for own in (entry(table), apart))
     assert whole == parts if weights == 0 else whole >= parts
 

@@ -19,11 +19,11 @@ from parsim.scenario.neighbours import Neighbours
 from parsim.study.search.bounds import Bounder
 from parsim.study.search.lattice import Lattice, Ranges, divisors
 from parsim.study.search.search import dominates
-from parsim.study.sweep.choice import Bounded
-from parsim.study.sweep.prover import QUESTIONS, Least, Question
-from parsim.study.sweep.rows import Objective, Row, objective, scores
+from parsim.study.sweep.choice import BoundedQueue
+from parsim.study.sweep.prover import QUESTIONS, Least, ProverQuestion
+from parsim.study.sweep.rows import Row, SearchObjective, objective, scores
 from parsim.study.sweep.space import Candidate, Place
-from parsim.study.variants import Job, Work
+from parsim.study.variants import QueueJob, Work
 
 CAPACITY = 100
 STEP, MEMORY = objective("step_time"), objective("peak_memory")
@@ -34,7 +34,7 @@ Entry = tuple[int, int, int, int, int, int]
 class Table:
     """A prover that looks everything up; None: nothing is known, and the candidate is refused."""
 
-    questions: tuple[Question, ...] = ("longest", "step")
+    questions: tuple[ProverQuestion, ...] = ("longest", "step")
 
     def __init__(self, entries: Sequence[Entry | None]) -> None:
         self.entries = entries
@@ -51,7 +51,7 @@ class Table:
     def bounds(self, places: Sequence[Place]) -> Iterator[tuple[Place, Least | None]]:
         return ((place, None if (entry := self.entries[place.number]) is None else self.least(place.number, entry[0])) for place in places)
 
-    def work(self, question: Question, about: Sequence[tuple[Place, Least]]) -> Work:
+    def work(self, question: ProverQuestion, about: Sequence[tuple[Place, Least]]) -> Work:
         if question == "step":
             self.simulated += [place.number for place, _ in about]
         column = 1 if question == "longest" else 2
@@ -67,13 +67,13 @@ class Table:
 
 def chosen(
     entries: Sequence[Entry | None],
-    objectives: Sequence[Objective] = (STEP,),
+    objectives: Sequence[SearchObjective] = (STEP,),
     top: int = 1,
     draw: random.Random | None = None,
     seeds: int = 1,
     workers: int = 3,
     size: int = 3,
-) -> tuple[dict[int, tuple[float, ...] | None], Bounded, Table]:
+) -> tuple[dict[int, tuple[float, ...] | None], BoundedQueue, Table]:
     """Rows that were asked for, by place (None: not valid), with several workers whose answers come in any order."""
     table = Table(entries)
     places = [
@@ -85,10 +85,10 @@ def chosen(
         found = scores(objectives, row)
         return found if row["status"] == "fits" and (row["peak_bytes"] or 0) <= CAPACITY else None
 
-    choice = Bounded(places, table, objectives, values, top, seeds_of=lambda place: place.settings["n"])
+    choice = BoundedQueue(places, table, objectives, values, top, seeds_of=lambda place: place.settings["n"])
     rows: dict[int, tuple[float, ...] | None] = {}
-    flying: list[Job] = []
-    sizes: Mapping[Question, int] = dict.fromkeys(QUESTIONS, size)
+    flying: list[QueueJob] = []
+    sizes: Mapping[ProverQuestion, int] = dict.fromkeys(QUESTIONS, size)
     while True:
         while len(flying) < workers and (jobs := choice.take(sizes)):
             flying += jobs

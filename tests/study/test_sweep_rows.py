@@ -17,10 +17,10 @@ import parsim
 from parsim.errors import DeadlockError, InputError, ParsimError, ScenarioError
 from parsim.run import simulate
 from parsim.study.search.search import dominates, ranked
-from parsim.study.sweep.choice import Bounded, Everything
+from parsim.study.sweep.choice import BoundedQueue, Everything
 from parsim.study.sweep.metrics import METRICS, NAMED, figures
 from parsim.study.sweep.prover import QUESTIONS, CallersBounds, Least
-from parsim.study.sweep.rows import Journal, Row, objective
+from parsim.study.sweep.rows import Row, StudyJournal, objective
 from parsim.study.sweep.rows import row as result
 from parsim.study.sweep.space import Place, Space, evaluate, evaluate_all
 from parsim.study.sweep.study_file import definition_of
@@ -241,9 +241,9 @@ def test_a_worker_with_another_parsim_is_not_believed() -> None:
 # journal
 
 
-def journal(path: Path, **other: Any) -> Journal:
+def journal(path: Path, **other: Any) -> StudyJournal:
     asked = {"version": "1", "catalogue_sha256": "c", "scenario_sha256": "s", "axes": [1], "where": ["fits"], **other}
-    return Journal(path, asked, points=lambda: [{}])
+    return StudyJournal(path, asked, points=lambda: [{}])
 
 
 def row(key: str) -> Row:
@@ -431,7 +431,9 @@ def test_bounds_of_the_bill_and_of_sizes(name: str, kept: int, monkeypatch: pyte
         return Least(0.0, gpus=least, bill={metric.name: least})
 
     places = list(Space(definition_of(TINY).changed(arguments=["training.global_batch=4,8,16,32"])).places(()))
-    choice = Bounded(places, CallersBounds(bound), [objective(name)], lambda place, _: (costs[place.settings["training.global_batch"]],), 2)
+    choice = BoundedQueue(
+        places, CallersBounds(bound), [objective(name)], lambda place, _: (costs[place.settings["training.global_batch"]],), 2
+    )
     simulated = []
     while found := choice.take(dict.fromkeys(QUESTIONS, 1)):
         simulated += [job.place for job in found]

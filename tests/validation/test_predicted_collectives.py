@@ -17,7 +17,7 @@ from parsim.study.collective_bands import EDGES, MORE, ONE, TAIL, TWO
 from parsim.validation.bandwidth_bound import least_time
 from parsim.validation.left_out_collectives import graded
 from parsim.validation.predicted_collectives import document, summary, text, validate
-from parsim.validation.published_collectives import Band, Reason, measurements
+from parsim.validation.published_collectives import ErrorBand, Reason, measurements
 from parsim.validation.score import percentile
 
 MIB, GIB = 2**20, 2**30
@@ -127,10 +127,10 @@ def test_summary_by_hand(validation):
 
 
 def test_bands_and_reasons():
-    band = Band("x", (-0.5, -0.5, -0.5, -0.5), (1.0, 1.0, 1.0, 1.0))
+    band = ErrorBand("x", (-0.5, -0.5, -0.5, -0.5), (1.0, 1.0, 1.0, 1.0))
     assert band.holds(0, -0.5)
     assert not band.holds(3, 1.01)
-    assert Band("x", None, None).holds(0, 9.0) is None
+    assert ErrorBand("x", None, None).holds(0, 9.0) is None
     point = next(p for p in measurements().points if p.system == "p5-2-nodes" and p.bytes == 65536)
     assert Reason("x", least=65536, below=65537, nodes=2, gpus=16, profile="nccl").explains(point, "nccl")
     assert not Reason("x", profile="nccl").explains(point, "measured")

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 import parsim
 from parsim.errors import InputError
 from parsim.scenario.build import build
-from parsim.scenario.effects import Effect, catalogue
+from parsim.scenario.effects import TrainingEffect, catalogue
 from parsim.scenario.load import load
 from parsim.validation.predicted_runs import EFFECTS, shortened, step_time
 from parsim.validation.published_runs import PublishedRun, RunSource, published
@@ -68,7 +68,7 @@ class Response:
     changes: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]
     """effect -> (values, log of the step over that at the start)"""
 
-    def curve(self, effect: Effect, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def curve(self, effect: TrainingEffect, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Log of the step over that at the start, for values of one effect."""
         if effect.name not in self.changes:
             return np.zeros_like(values)
@@ -132,7 +132,7 @@ def solve(responses: Sequence[Response]) -> dict[str, float]:
     return {name: round(value, 4) for name, value in values.items()}
 
 
-def _descend(responses: Sequence[Response], effects: Sequence[Effect], start: Mapping[str, float]) -> dict[str, float]:
+def _descend(responses: Sequence[Response], effects: Sequence[TrainingEffect], start: Mapping[str, float]) -> dict[str, float]:
     """Some effects that fit these rows best, by coordinate descent; the others stay as in `start`."""
     counts: dict[str, int] = {}
     for one in responses:

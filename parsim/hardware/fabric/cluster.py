@@ -22,7 +22,7 @@ from parsim.hardware.fabric.node import Node
 from parsim.hardware.fabric.routes import NOWHERE, TIER_NETWORK, Route, join, shift, unreachable
 from parsim.hardware.fabric.storage import Storage, add_storage
 from parsim.hardware.fabric.switches import Fabric, Port
-from parsim.hardware.fabric.topology import Price
+from parsim.hardware.fabric.topology import GpuPrice
 
 if TYPE_CHECKING:
     import networkx
@@ -69,7 +69,7 @@ class Cluster:
         gpus: int | None = None,
         per_node: int | Sequence[int] | None = None,
         placement: Placement = "packed",
-        price: Price | None = None,
+        price: GpuPrice | None = None,
         library: Library = DEFAULTS,
     ) -> None:
         self.name = name

@@ -12,7 +12,7 @@ from parsim.hardware.device import Device
 from parsim.hardware.fabric.builder import build_cluster, devices_of, fabric_of, sections, template
 from parsim.hardware.fabric.cluster import Cluster, Placement
 from parsim.hardware.fabric.joined import JoinedFabric, RegionLink
-from parsim.hardware.fabric.topology import Host, Price, Topology
+from parsim.hardware.fabric.topology import GpuPrice, Host, Topology
 from parsim.limits import MOST_GPUS, beyond
 
 _JOINABLE = ("single-switch", "fat-tree", "rail-optimised")
@@ -152,7 +152,7 @@ def _of_group(finding: Finding, run: MachineGroup) -> Finding:
     )
 
 
-def _price(prices: Sequence[tuple[Price | None, int]]) -> Price | None:
+def _price(prices: Sequence[tuple[GpuPrice | None, int]]) -> GpuPrice | None:
     """What a GPU of all machines costs on average, if every topology says it in one currency; as old as the oldest."""
     known = [(price, gpus) for price, gpus in prices if price is not None]
     if len(known) < len(prices) or len({price.currency for price, _ in known}) > 1:
@@ -164,4 +164,4 @@ def _price(prices: Sequence[tuple[Price | None, int]]) -> Price | None:
     sources = "; ".join(dict.fromkeys(price.source for price, _ in known if price.source))
     kinds = {price.kind for price, _ in known}
     source = f"mean of {parts}" + (f" ({sources})" if sources else "")
-    return Price(mean, known[0][0].currency, min(price.date for price, _ in known), source, kinds.pop() if len(kinds) == 1 else "")
+    return GpuPrice(mean, known[0][0].currency, min(price.date for price, _ in known), source, kinds.pop() if len(kinds) == 1 else "")

@@ -38,7 +38,7 @@ PRICE_KINDS = ("on-demand", "reserved", "spot")
 """contracts under which GPUs are rented; prices of two kinds are not compared without a word"""
 
 
-class Price(NamedTuple):
+class GpuPrice(NamedTuple):
     """What one GPU costs per hour, when and where it was asked."""
 
     gpu_hour: float
@@ -60,7 +60,7 @@ class Topology:
     fabric: Tree
     links: dict[str, LinkKind]
     aliases: tuple[str, ...] = ()
-    price: Price | None = None
+    price: GpuPrice | None = None
     library: Library = field(default_factory=Library)
     storage: Storage | None = None
     network_vertices: dict[str, str] = field(default_factory=dict)
@@ -170,7 +170,7 @@ def _cpu(tree: Tree) -> str:
     return cpu
 
 
-def _price(top: Tree) -> Price | None:
+def _price(top: Tree) -> GpuPrice | None:
     if not top.has("price"):
         return None
     tree = top.child("price")
@@ -178,7 +178,7 @@ def _price(top: Tree) -> Price | None:
     kind = tree.text("kind", "")
     if kind and kind not in PRICE_KINDS:
         tree.fail("kind", f"unknown kind of price {kind!r}", closest(kind, PRICE_KINDS))
-    price = Price(tree.number("gpu_hour"), tree.text("currency", "USD"), str(tree.raw("date", "")), source, kind)
+    price = GpuPrice(tree.number("gpu_hour"), tree.text("currency", "USD"), str(tree.raw("date", "")), source, kind)
     if not price.date:
         tree.fail("date", "a price needs the date it was valid", "for example date: 2026-11-01")
     tree.close()

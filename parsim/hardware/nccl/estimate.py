@@ -14,7 +14,7 @@ from typing import NamedTuple
 from parsim.errors import Finding, TopologyError
 from parsim.hardware.nccl.between import Crossing, planned_links
 from parsim.hardware.nccl.inputs import AUTOMATIC, Inputs, Settings
-from parsim.hardware.nccl.profiles import Profile, profile
+from parsim.hardware.nccl.profiles import NcclProfile, profile
 from parsim.hardware.nccl.tables import ALGORITHMS, PROTOCOLS, Algorithm, Constants, Protocol, constants
 from parsim.hardware.nccl.tuning import bandwidth, channels_run, head_blocks, latency, obstacle, plateau, possible, steps
 
@@ -169,7 +169,7 @@ Links = Callable[[str], float]
 
 
 def estimate(
-    inputs: Inputs, kind: str, size: float, settings: Settings = AUTOMATIC, used: Profile | None = None, links: Links | None = None
+    inputs: Inputs, kind: str, size: float, settings: Settings = AUTOMATIC, used: NcclProfile | None = None, links: Links | None = None
 ) -> CollectiveEstimate:
     """Time of a collective of `size` bytes (sizes as in nccl-tests); a barrier is an all_reduce of no bytes.
 
@@ -203,7 +203,7 @@ def estimate(
     return CollectiveEstimate(choice, used.between.latency(question), moving, blocks)
 
 
-def planned(inputs: Inputs, used: Profile) -> Inputs:
+def planned(inputs: Inputs, used: NcclProfile) -> Inputs:
     """The group as the library plans it under a profile."""
     heads = inputs.nvls
     if used.unquantised_heads and heads is not None and heads.unquantised and inputs.generation == "blackwell" and inputs.nodes == 1:
@@ -211,7 +211,7 @@ def planned(inputs: Inputs, used: Profile) -> Inputs:
     return inputs
 
 
-def transfer(inputs: Inputs, kind: str, choice: AlgorithmChoice, used: Profile) -> float:
+def transfer(inputs: Inputs, kind: str, choice: AlgorithmChoice, used: NcclProfile) -> float:
     """Time in which the bytes move inside a machine, or by the library's own prediction [s]."""
     if not choice.size:
         return 0.0
@@ -227,7 +227,7 @@ def transfer(inputs: Inputs, kind: str, choice: AlgorithmChoice, used: Profile) 
     return choice.size / speed * stretch + pace.ramp * choice.size / (choice.size + pace.half)
 
 
-def _gain(inputs: Inputs, choice: AlgorithmChoice, used: Profile) -> float:
+def _gain(inputs: Inputs, choice: AlgorithmChoice, used: NcclProfile) -> float:
     """What the wires carry relative to what the search planned."""
     if choice.algorithm in ("nvls", "nvls_tree"):
         heads = inputs.nvls

@@ -153,7 +153,7 @@ def _add(load: dict[int, float], route: Route, amount: float) -> float:
 Capacities = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 
 
-class Lane(NamedTuple):
+class ChannelLane(NamedTuple):
     """One channel, or several that cross the same links."""
 
     path: LinkPath
@@ -166,7 +166,7 @@ class Lane(NamedTuple):
 class Lanes(NamedTuple):
     """The channels of a group for one algorithm; their shares add up to one."""
 
-    lanes: tuple[Lane, ...]
+    lanes: tuple[ChannelLane, ...]
     slowest: float
     """seconds that the links need per byte of volume, all lanes at once [s/B]"""
 
@@ -185,7 +185,7 @@ def lanes(channels: Iterable[tuple[LinkPath, float]], capacities: Capacities) ->
         counts[path] = counts.get(path, 0) + 1
         caps[path] = min(cap, caps.get(path, math.inf))
         total += 1
-    merged = tuple(Lane(path, count / total, caps[path] * count) for path, count in counts.items())
+    merged = tuple(ChannelLane(path, count / total, caps[path] * count) for path, count in counts.items())
     load: dict[int, float] = {}
     for lane in merged:
         for link, coefficient in lane.path:

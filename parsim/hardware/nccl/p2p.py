@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from parsim.hardware.nccl.profiles import Pairs, Profile
+from parsim.hardware.nccl.profiles import NcclProfile, Pairs
 
 LAUNCH = 5e-6
 """of a point-to-point kernel [s]; 5 to 8 us measured between two GPUs of a node (microsoft/vidur, send_recv profiles)"""
@@ -56,32 +56,32 @@ def send_latency(way: Transport, size: float) -> float:
     return LAUNCH + way.hops + (MEETING * meetings + posting(way.cpu) + 2 * way.network_latency if way.crosses else 0.0)
 
 
-def send_rate(way: Transport, used: Profile, connection_cap: float = 0.0) -> float:
+def send_rate(way: Transport, used: NcclProfile, connection_cap: float = 0.0) -> float:
     """Rate of a message [B/s]; `connection_cap` is what one connection gets out of a NIC at most."""
     if way.crosses:
         return min(way.bandwidth, connection_cap or math.inf)
     return way.bandwidth * pairs(used, way.local).send
 
 
-def pairs(used: Profile, local: str) -> Pairs:
+def pairs(used: NcclProfile, local: str) -> Pairs:
     """The point-to-point parameters of a wire inside a node."""
     return used.pairs.get(local, Pairs())
 
 
-def exchange_latency(ranks: int, per_node: int, way: Transport, used: Profile, message: float) -> float:
+def exchange_latency(ranks: int, per_node: int, way: Transport, used: NcclProfile, message: float) -> float:
     """Latency of an exchange of messages of so many bytes [s]: peers beyond the node come `CONCURRENT_PEERS` at a time."""
     near, far = per_node - 1, ranks - per_node
     waiting = SHORT_PEER * max(near - 1, 0) if message <= SHORT else pairs(used, way.local).peer * min(near, BATCH)
     return send_latency(way, message) + waiting + MESSAGE * max(math.ceil(far / CONCURRENT_PEERS) - 1, 0)
 
 
-def filling(used: Profile, local: str, moved: float) -> float:
+def filling(used: NcclProfile, local: str, moved: float) -> float:
     """What filling the pipeline costs an exchange in which a GPU sends `moved` bytes to the others of its machine [s]."""
     wire = pairs(used, local)
     return wire.ramp * moved / (moved + wire.half)
 
 
-def local_share(used: Profile, local: str, per_node: int) -> float:
+def local_share(used: NcclProfile, local: str, per_node: int) -> float:
     """What an exchange moves over the wires inside a node, relative to their bandwidth."""
     wire = pairs(used, local)
     return wire.pair if per_node == 2 else wire.exchange

@@ -63,7 +63,7 @@ _RAMP = (120e-6, 500e6)
 NEUTRAL = LinkCorrection(source="the library's own prediction")
 
 
-class Profile(NamedTuple):
+class NcclProfile(NamedTuple):
     """Everything that is added to the library's own prediction."""
 
     name: Literal["nccl", "measured"]
@@ -86,7 +86,7 @@ class Profile(NamedTuple):
         return (self.local_nvls if algorithm in ("nvls", "nvls_tree") else self.local).get(inputs.local, NEUTRAL)
 
 
-MEASURED = Profile(
+MEASURED = NcclProfile(
     name="measured",
     launch=2e-6,
     unquantised_heads=True,
@@ -118,11 +118,11 @@ MEASURED = Profile(
     },
     between=BETWEEN,
 )
-NCCL = Profile(name="nccl")
-PROFILES: dict[str, Profile] = {"measured": MEASURED, "nccl": NCCL}
+NCCL = NcclProfile(name="nccl")
+PROFILES: dict[str, NcclProfile] = {"measured": MEASURED, "nccl": NCCL}
 
 
-def profile(name: str) -> Profile:
+def profile(name: str) -> NcclProfile:
     """A profile by name.
 
     Raises:

@@ -19,7 +19,7 @@ from parsim.hardware.flows import CollectiveCost, Flow
 from parsim.hardware.nccl.cost import least_rate
 from parsim.hardware.nccl.expert_kernels import KERNELS
 from parsim.hardware.nccl.rings import port_rates
-from parsim.hardware.transfers import Exchange, between
+from parsim.hardware.transfers import EqualMessages, between
 from parsim.routing import Routing
 
 NVLINK_PEERS, TOP_K, SCALES = 8, 128, 128
@@ -72,7 +72,7 @@ def token_exchange_cost(cluster: Cluster, group: tuple[int, ...], size: int, how
     return CollectiveCost(kernels.before(machines=len(machines)), tuple(flows) if size else (), how.kernels, "none", how.multiprocessors)
 
 
-def _flow(cluster: Cluster, pairs: Exchange, volume: float, nvlink: float, nic: float) -> Flow:
+def _flow(cluster: Cluster, pairs: EqualMessages, volume: float, nvlink: float, nic: float) -> Flow:
     """What every pair moves, all of them at once."""
     return Flow(pairs.path, volume, min(pairs.rate, least_rate(cluster, pairs.path, nvlink, nic)))
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from parsim.errors import InputError
-from parsim.interop.command import Invocation, Written
+from parsim.interop.command import Invocation, WrittenFile
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import neighbour
 from parsim.interop.keys import Key, Source, of_document
@@ -58,7 +58,7 @@ def deepspeed_file(draft: ImportDraft, call: Invocation, key: Key | None) -> Sou
     return of_document(document, "deepspeed")
 
 
-def _text(draft: ImportDraft, key: Key, written: Written | None) -> tuple[str | None, str, int]:
+def _text(draft: ImportDraft, key: Key, written: WrittenFile | None) -> tuple[str | None, str, int]:
     """The text of the file, the file that its lines are counted in, and its first line there."""
     if written is not None and written.text is not None:
         return _HOLES.sub(_closed, written.text), draft.file, max(written.line, 1)
@@ -78,7 +78,7 @@ def _closed(match: re.Match[str]) -> str:
     return f'{text} ""' if text.startswith(":") else text if text.startswith('"') else json.dumps(text)
 
 
-def _said_to_template(written: Written) -> str | None:
+def _said_to_template(written: WrittenFile) -> str | None:
     """The keys that the script's replacements say of a template that is not there; None where the stage is not among them."""
     tree: dict[str, Any] = {}
     said = {match[1]: match[2] for part in written.replaced if (match := _REPLACED.fullmatch(part.strip()))}

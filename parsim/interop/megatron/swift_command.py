@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from parsim.interop.command import Invocation, read_environment
 from parsim.interop.import_draft import ImportDraft
-from parsim.interop.import_sections import Sizes, has_experts, write_model
+from parsim.interop.import_sections import TransformerSizes, has_experts, write_model
 from parsim.interop.keys import Key, Source, key_table
 from parsim.interop.megatron.parallel import read_parallel
 from parsim.interop.megatron.training import read_training
@@ -89,7 +89,7 @@ def _half(draft: ImportDraft, said: Key | None) -> Key:
     return Key("bf16", "--torch_dtype (the model's own if not given)", True, TOOL, original="bfloat16")
 
 
-def _model(draft: ImportDraft, source: Source) -> Sizes | None:
+def _model(draft: ImportDraft, source: Source) -> TransformerSizes | None:
     """The Hub's model, or the folder with a converted one, whose name says which it is."""
     named, folder = source.get("model"), source.get("mcore_model", "load")
     if named is None and folder is not None and folder.text.rstrip("/").endswith(CONVERTED):

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 from parsim.parallel.schedules.slot import Precedence, Schedule, Slot, SlotKind
 
 
-class Exchange(NamedTuple):
+class MessageExchange(NamedTuple):
     """One message between two ranks, or two that cross."""
 
     sender: int
@@ -22,14 +22,14 @@ class Exchange(NamedTuple):
     """the slots whose results travel: the first from sender to receiver, the second (if any) back"""
 
 
-Step: TypeAlias = Slot | Exchange
+SlotOrExchange: TypeAlias = Slot | MessageExchange
 
 _UNITS = {SlotKind.FORWARD: 1.0, SlotKind.FULL_BACKWARD: 2.0, SlotKind.BACKWARD_INPUT: 1.0, SlotKind.BACKWARD_WEIGHT: 1.0}
 
 
 def blocking_order(
-    schedule: Schedule, duration: Callable[[Slot], float] | None = None, latency: Callable[[Exchange], float] | None = None
-) -> list[Step]:
+    schedule: Schedule, duration: Callable[[Slot], float] | None = None, latency: Callable[[MessageExchange], float] | None = None
+) -> list[SlotOrExchange]:
     """Slots and messages in the order in which they start; append them to their ranks' lanes in this order.
 
     A message starts when its sender has nothing else to do (it cannot go on) and its receiver is between two slots;
@@ -44,7 +44,7 @@ def blocking_order(
     position = [0] * len(schedule)
     outgoing: list[Slot | None] = [None] * len(schedule)
     known: set[tuple[Slot, int]] = set()
-    order: list[Step] = []
+    order: list[SlotOrExchange] = []
     while True:
         choice = _earliest_message(precedence, targets, free, outgoing)
         runnable = _earliest_slot(schedule, precedence, free, position, outgoing, known)
@@ -71,8 +71,8 @@ def blocking_order(
 
 def _earliest_message(
     precedence: Precedence, targets: dict[Slot, Slot], free: list[float], outgoing: list[Slot | None]
-) -> tuple[float, Exchange] | None:
-    best: tuple[float, Exchange] | None = None
+) -> tuple[float, MessageExchange] | None:
+    best: tuple[float, MessageExchange] | None = None
     for sender, slot in enumerate(outgoing):
         if slot is None:
             continue
@@ -81,7 +81,7 @@ def _earliest_message(
         if best is None or start < best[0]:
             back = outgoing[receiver]
             crossing = back is not None and precedence.rank[targets[back]] == sender
-            best = (start, Exchange(sender, receiver, (slot, back) if crossing and back is not None else (slot,)))
+            best = (start, MessageExchange(sender, receiver, (slot, back) if crossing and back is not None else (slot,)))
     return best
 
 

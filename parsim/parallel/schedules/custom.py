@@ -20,7 +20,7 @@ _TORCH_OVERLAP = re.compile(r"\((.*)\)OVERLAP_F_B")
 _LABEL = re.compile(r"\s*rank\s+[0-9]+[^|:]*[|:]", re.IGNORECASE)
 
 
-class Table(NamedTuple):
+class SlotTable(NamedTuple):
     """The slots of a schedule of the user's own by rank, and where each stands in its file."""
 
     rows: Schedule
@@ -40,7 +40,7 @@ def from_text(text: str, file: str = "") -> Schedule:
     return read_table(text, file).rows
 
 
-def read_table(text: str, file: str = "") -> Table:
+def read_table(text: str, file: str = "") -> SlotTable:
     """Read a table: one line per rank, cells ``F0.3`` or torch's ``0F3``, separated by commas, semicolons or spaces.
 
     ``F0.3&B1.2``, or torch's ``(0F3;1B2)OVERLAP_F_B``, is a slot that overlaps a forward with a backward.
@@ -97,10 +97,12 @@ def read_table(text: str, file: str = "") -> Table:
         raise PlanError(Finding("the schedule has no rows", path=PATH, file=file, suggestion="write one line per rank, e.g. F0.0 B0.0"))
     if misplaced := communication_findings(tuple(rows), lowered, PATH, file)[:MOST_PROBLEMS]:
         raise PlanError(misplaced)
-    return Table(tuple(rows), tuple(places), frozenset(overlapped), sum(map(len, lowered)))
+    return SlotTable(tuple(rows), tuple(places), frozenset(overlapped), sum(map(len, lowered)))
 
 
-def from_function(function: Callable[[int, int, int], Iterable[Any]], stages: int, micro_batches: int, virtual_stages: int = 1) -> Table:
+def from_function(
+    function: Callable[[int, int, int], Iterable[Any]], stages: int, micro_batches: int, virtual_stages: int = 1
+) -> SlotTable:
     """Call ``function(stages, micro_batches, virtual_stages)``, a generator or a function, and read what it makes.
 
     It gives one row per rank; a row is a line of text as in `read_table`, or an iterable of `Slot`, ``"F0.3"``, ``"F0.3&B1.2"``
@@ -125,7 +127,7 @@ def from_function(function: Callable[[int, int, int], Iterable[Any]], stages: in
         raise PlanError(Finding(message, path=PATH, suggestion="return one row of slots per rank")) from error
     if not rows:
         raise PlanError(Finding(f"{call} gave no rows", path=PATH, suggestion="return one row of slots per rank"))
-    return Table(tuple(rows), overlapped=frozenset(overlapped))
+    return SlotTable(tuple(rows), overlapped=frozenset(overlapped))
 
 
 def load_function(reference: str) -> Callable[[int, int, int], Iterable[Any]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from parsim.report.definitions import DEFINITIONS
 from parsim.report.faults import hours
-from parsim.report.measured import AT_PEAK, DeviceMemory, Effect
+from parsim.report.measured import AT_PEAK, AssumptionEffect, DeviceMemory
 from parsim.report.page.markup import badge, bar, figure, swatch
 from parsim.report.page.metrics import ESTIMATES, EXPOSED, METRICS, PageMetric, value_of
 from parsim.report.plots import style
@@ -289,7 +289,7 @@ def _words(heads: Sequence[str], rows: Sequence[Sequence[Content]], caption: str
     return Table([Column(head, align="left") for head in heads], rows, caption=caption)
 
 
-def _effect(effect: Effect | None) -> list[str]:
+def _effect(effect: AssumptionEffect | None) -> list[str]:
     if effect is None:
         return [NONE, NONE, NONE]
     times, peaks = map(seconds, effect.step_time_s), map(gib, effect.peak_bytes)

@@ -37,7 +37,7 @@ _ROWS = 4
 
 
 @dataclass(frozen=True)
-class MachineGroup:
+class LeafGroup:
     """Machines that plug into the same leaves."""
 
     machines: tuple[int, ...]
@@ -46,7 +46,7 @@ class MachineGroup:
     """of one machine to one leaf"""
 
 
-def blocks(cluster: Cluster) -> list[MachineGroup]:
+def blocks(cluster: Cluster) -> list[LeafGroup]:
     """Machines by the leaves they plug into."""
     fabric = cluster.network
     machines: dict[tuple[int, ...], list[int]] = {}
@@ -56,7 +56,7 @@ def blocks(cluster: Cluster) -> list[MachineGroup]:
         leaves = tuple(dict.fromkeys(plugs))
         machines.setdefault(leaves, []).append(node)
         cables[leaves] = max(len(plugs) // max(len(leaves), 1), 1)
-    return [MachineGroup(tuple(nodes), leaves, cables[leaves]) for leaves, nodes in machines.items()]
+    return [LeafGroup(tuple(nodes), leaves, cables[leaves]) for leaves, nodes in machines.items()]
 
 
 def draw_fabric(ax: Axes, cluster: Cluster, title: str = "") -> dict[str, str]:
@@ -122,7 +122,7 @@ def _draw_tiers(ax: Axes, cluster: Cluster, fabric: Fabric) -> dict[str, str]:
     return labels
 
 
-def _cable(fabric: Fabric, groups: list[MachineGroup]) -> str:
+def _cable(fabric: Fabric, groups: list[LeafGroup]) -> str:
     """What the lines between machines and leaves are."""
     counts = dict.fromkeys(group.cables for group in groups)
     each = "" if len(counts) > 1 else f", {next(iter(counts))} from a machine to a leaf" if next(iter(counts)) > 1 else ""
@@ -156,7 +156,7 @@ def _draw_leaves(ax: Axes, fabric: Fabric, place: dict[int, float], width: float
     )  # fmt: skip
 
 
-def _machines(ax: Axes, group: MachineGroup, begin: float, share: float) -> list[float]:
+def _machines(ax: Axes, group: LeafGroup, begin: float, share: float) -> list[float]:
     """A frame, in it a square per machine, below it their numbers; returns where the squares are."""
     margin = min(0.5, 0.1 * share)
     left, width = begin + margin, share - 2 * margin

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from parsim.monte_carlo.question import Question, Sampled
+from parsim.monte_carlo.question import RunQuestion, Sampled
 from parsim.scenario.provenance import catalogue_sha256
 from parsim.scenario.scenario import Scenario
 from parsim.study.journal import Journal
@@ -51,11 +51,11 @@ class RunJournal(Journal):
         whole = type(row.get("slowest")) is int and isinstance(row.get("step_time_s"), float)
         return "" if whole else "has no step_time_s and slowest"
 
-    def known(self, question: Question) -> Sampled | None:
+    def known(self, question: RunQuestion) -> Sampled | None:
         """The answer of before."""
         row = self.rows.get(question.key)
         return None if row is None else Sampled(row["step_time_s"], row["slowest"])
 
-    def keep(self, answered: Iterable[tuple[Question, Sampled]]) -> None:
+    def keep(self, answered: Iterable[tuple[RunQuestion, Sampled]]) -> None:
         """Write answers, and wait until they are on the disk."""
         self.append({"key": one.key, "step_time_s": answer.step_time, "slowest": answer.slowest} for one, answer in answered)

@@ -15,7 +15,7 @@ from parsim.errors import ParsimError
 from parsim.execution.disturbed import DisturbedStep
 from parsim.execution.prepared import prepare
 from parsim.monte_carlo.gather import Answer
-from parsim.monte_carlo.question import Question, Sampled, Sampler, answers
+from parsim.monte_carlo.question import RunQuestion, Sampled, Sampler, answers
 from parsim.monte_carlo.repeated import repeated
 from parsim.monte_carlo.stopping import Until
 from parsim.report.report import Report
@@ -25,7 +25,7 @@ from parsim.scenario.scenario import Scenario
 from parsim.simulation.engine import collector_paused
 from parsim.study.monte_carlo.paths import played
 from parsim.study.monte_carlo.run_journal import RunJournal
-from parsim.study.variants import Job, Runner, Work
+from parsim.study.variants import QueueJob, Runner, Work
 from parsim.study.workers import Crew, at_work, crew, stamp
 
 _PROBE, _WORTHWHILE = 1.0, 8.0
@@ -98,7 +98,7 @@ class _Answers:
         self._hands, self._watch = hands, watch or (lambda came, _: came)
         self._crew: Crew | None = None
 
-    def __call__(self, questions: Sequence[Question]) -> Iterator[tuple[Question, Sampled]]:
+    def __call__(self, questions: Sequence[RunQuestion]) -> Iterator[tuple[RunQuestion, Sampled]]:
         known = {} if self._journal is None else {one: before for one in questions if (before := self._journal.known(one)) is not None}
         yield from known.items()
         asked = [one for one in questions if one not in known]
@@ -106,9 +106,9 @@ class _Answers:
             with closing(self._came(asked)) as came:
                 yield from self._watch(came, len(asked))
 
-    def _came(self, asked: Sequence[Question]) -> Generator[tuple[Question, Sampled], None, None]:
+    def _came(self, asked: Sequence[RunQuestion]) -> Generator[tuple[RunQuestion, Sampled], None, None]:
         here = partial(answers, self._sampler)
-        done: set[Question] = set()
+        done: set[RunQuestion] = set()
         if self._crew is None and self._patient:
             began = monotonic()
             for found in self._made(Crew(), _RunQueue(asked, here, self._fewest(len(asked)))):
@@ -133,7 +133,7 @@ class _Answers:
         """Runs that are asked for together, of so many for each worker: as longest paths they share most of their work."""
         return 1 if self._sampler.by_events else max(1, min(_TOGETHER, share))
 
-    def _made(self, crew: Crew, queue: _RunQueue) -> Generator[list[tuple[Question, Sampled]], None, None]:
+    def _made(self, crew: Crew, queue: _RunQueue) -> Generator[list[tuple[RunQuestion, Sampled]], None, None]:
         """Answers as a crew gives them, kept first."""
         with closing(Runner(queue, crew).run(keep=True)) as came:
             for answered in came:
@@ -146,14 +146,14 @@ class _Answers:
 class _RunQueue:
     """The queue of runs, in their order; those of one number share their draws, so that they are answered together."""
 
-    def __init__(self, asked: Sequence[Question], job: Callable[[Sequence[Question]], Sequence[Sampled]], fewest: int) -> None:
+    def __init__(self, asked: Sequence[RunQuestion], job: Callable[[Sequence[RunQuestion]], Sequence[Sampled]], fewest: int) -> None:
         self._left = iter(sorted(asked, key=lambda one: one.number))
         self._job, self._fewest = job, fewest
 
-    def take(self, sizes: Mapping[str, int]) -> list[Job[Question]]:
-        return [Job("run", one) for one in islice(self._left, max(self._fewest, sizes["run"]))]
+    def take(self, sizes: Mapping[str, int]) -> list[QueueJob[RunQuestion]]:
+        return [QueueJob("run", one) for one in islice(self._left, max(self._fewest, sizes["run"]))]
 
-    def work(self, jobs: Sequence[Job[Question]]) -> Work:
+    def work(self, jobs: Sequence[QueueJob[RunQuestion]]) -> Work:
         asked = [job.place for job in jobs]
         return (self._job, (asked,)) if self._is_here else (at_work, (stamp(), self._job, asked))
 
@@ -161,15 +161,15 @@ class _RunQueue:
     def _is_here(self) -> bool:
         return isinstance(self._job, partial) and self._job.func is answers
 
-    def tell(self, answered: Sequence[tuple[Job[Question], Any]]) -> None:
+    def tell(self, answered: Sequence[tuple[QueueJob[RunQuestion], Any]]) -> None:
         """Nothing follows from it."""
 
-    def lost(self, job: Job[Question], reason: str) -> Sampled:
+    def lost(self, job: QueueJob[RunQuestion], reason: str) -> Sampled:
         """A run is not a candidate that may be missing: without it there is no mean."""
         raise ParsimError(f"run {job.place.number} cannot be made: {reason}; the runs so far are kept")
 
 
-def _answered(scenario: Scenario, unfolded: bool, asked: Sequence[Question]) -> list[Sampled]:
+def _answered(scenario: Scenario, unfolded: bool, asked: Sequence[RunQuestion]) -> list[Sampled]:
     """What a worker does: it prepares the step once for all its runs."""
     return answers(_sampler(_Kept(scenario), unfolded), asked)
 

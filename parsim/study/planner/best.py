@@ -8,7 +8,7 @@ from typing import Any
 
 from parsim.errors import ParsimError
 from parsim.scenario.scenario import Scenario
-from parsim.study.best_strategy import HEADROOM, BestStrategy, Improvement, search
+from parsim.study.best_strategy import HEADROOM, BestStrategy, FasterStrategy, search
 from parsim.study.planner.answers import impossible
 from parsim.study.planner.state import State, changes_of, scenario_of
 
@@ -36,7 +36,7 @@ def best_strategy(state: State, say: Say) -> None:
                     say({"kind": "progress", "doing": doing, "done": done, "of": total})
                 yield result
 
-        def better(one: Improvement) -> None:
+        def better(one: FasterStrategy) -> None:
             say({
                 "kind": "better",
                 "after_s": one.after,

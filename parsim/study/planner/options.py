@@ -40,7 +40,7 @@ Changes = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Facts:
+class OptionFacts:
     """What the offered values depend on."""
 
     gpus: int
@@ -50,16 +50,16 @@ class Facts:
     sequence: bool
 
 
-def facts_of(state: State, built: Built | None) -> Facts:
+def facts_of(state: State, built: Built | None) -> OptionFacts:
     """Of a state, also of one that cannot be built as long as its machines can. Raises `InputError`."""
     if built is not None:
         experts = int(str(built.model.facts.get("experts", 0) or 0))
-        return Facts(built.used_gpus, built.cluster.gpus_per_node, experts, bool(built.model.sequence))
+        return OptionFacts(built.used_gpus, built.cluster.gpus_per_node, experts, bool(built.model.sequence))
     cluster, gpus = machine(scenario_of(state))
-    return Facts(len(gpus), cluster.gpus_per_node, 0, sequence=True)
+    return OptionFacts(len(gpus), cluster.gpus_per_node, 0, sequence=True)
 
 
-def values(key: str, flat: Mapping[str, Any], facts: Facts) -> list[Any]:
+def values(key: str, flat: Mapping[str, Any], facts: OptionFacts) -> list[Any]:
     """What is offered for a key; the value it has is always among them."""
     now = flat.get(key, _default(key))
     offered: list[Any]

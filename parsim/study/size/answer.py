@@ -9,7 +9,7 @@ from typing import Any
 from parsim.errors import Finding
 from parsim.report.slow_gpu import SlowGpu
 from parsim.study.size.prices import PriceTag
-from parsim.study.size.question import Assumed, Question, Recipe
+from parsim.study.size.question import Assumed, Recipe, SizeQuestion
 from parsim.study.size.recommendation import recommendation
 from parsim.study.size.search import Tally
 from parsim.study.size.strategies import Configuration
@@ -62,7 +62,7 @@ class Sized:
 
 
 @dataclass(frozen=True)
-class Improvement:
+class BetterConfiguration:
     """A configuration that is possible, and better than all before it."""
 
     after: float
@@ -74,7 +74,7 @@ class Improvement:
 class AnswerData:
     """To a question."""
 
-    question: Question
+    question: SizeQuestion
     recipe: Recipe
     parameters: int
     machines: tuple[Sized, ...]
@@ -124,7 +124,7 @@ class AnswerData:
         return list({(one.name, one.value): one for one in assumed}.values())
 
 
-def possible_of(configurations: Iterable[Configuration], question: Question) -> tuple[Configuration, ...]:
+def possible_of(configurations: Iterable[Configuration], question: SizeQuestion) -> tuple[Configuration, ...]:
     """Those that meet the deadline and the budget of a question, the best first."""
     budget = None if question.budget is None else question.budget.amount
     return tuple(ranking([one for one in configurations if one.meets(question.deadline, budget)], question.minimise))

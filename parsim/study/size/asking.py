@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 
-from parsim.study.size.answer import Improvement, Looked, Sized, possible_of, ranking
+from parsim.study.size.answer import BetterConfiguration, Looked, Sized, possible_of, ranking
 from parsim.study.size.prices import PriceTag
-from parsim.study.size.question import Question
+from parsim.study.size.question import SizeQuestion
 from parsim.study.size.strategies import Configuration
 
 UNFINISHED = "not finished (interrupted)"
@@ -17,7 +17,7 @@ UNFINISHED = "not finished (interrupted)"
 class Asking:
     """What is known while machines are sized."""
 
-    def __init__(self, question: Question, prices: Sequence[PriceTag | None], improved: Callable[[Improvement], None]) -> None:
+    def __init__(self, question: SizeQuestion, prices: Sequence[PriceTag | None], improved: Callable[[BetterConfiguration], None]) -> None:
         self._question, self._prices, self._improved = question, prices, improved
         self._began = monotonic()
         self._best: Configuration | None = None
@@ -33,7 +33,7 @@ class Asking:
         before = self._best
         if before is None or ranking([before, found], self._question.minimise)[0] is found:
             self._best = found
-            self._improved(Improvement(monotonic() - self._began, found))
+            self._improved(BetterConfiguration(monotonic() - self._began, found))
 
     def _keep(self, machine: str, looked: Looked) -> None:
         """Of a number of GPUs that was looked at twice, the faster strategy."""

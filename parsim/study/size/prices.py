@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from parsim.hardware.fabric.topology import Price
+from parsim.hardware.fabric.topology import GpuPrice
 from parsim.study.size.question import Machine
 
 BOUGHT, OWN, EXAMPLE = "bought", "yours", "example"
@@ -34,7 +34,7 @@ class PriceTag:
         return {"machine": self.machine, "kind": self.kind, "amount": self.amount, "date": self.date or None}
 
 
-def price_tag(machine: Machine, example: Price | None) -> PriceTag | None:
+def price_tag(machine: Machine, example: GpuPrice | None) -> PriceTag | None:
     """The price that counts for a machine; `example` is that of its topology. None: it has none."""
     if machine.purchase is not None:
         return PriceTag(machine.label, BOUGHT, f"{machine.purchase.price} per {'GPU' if machine.purchase.per == 'gpu' else 'machine'}")

@@ -1,4 +1,4 @@
-"""What is asked, typed: flags of the command line and a file's ``size:`` give the same `Question`."""
+"""What is asked, typed: flags of the command line and a file's ``size:`` give the same `SizeQuestion`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from parsim.errors import Finding, ScenarioError
 from parsim.model.model import Model
 from parsim.model.parameter_counts import parameter_count
 from parsim.scenario import files
+from parsim.scenario.economics import Money
 
 OBJECTIVES = ("cost", "gpus", "energy", "time")
 """what may be minimised"""
@@ -62,7 +63,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Question:
+class SizeQuestion:
     """A training, what it may take, and on what it may run."""
 
     model: str
@@ -138,18 +139,6 @@ _MONEY = re.compile(rf"(?:(?P<before>[A-Za-z]{{3}}) +)?{_AMOUNT}(?: ?(?P<after>[
 _LARGEST = 1e12
 
 
-@dataclass(frozen=True, slots=True)
-class Money:
-    """An amount; without a currency it is in that of the question."""
-
-    amount: float
-    currency: str = ""
-
-    def __str__(self) -> str:
-        """As a scenario's ``economics`` reads it."""
-        return f"{self.amount:.15g} {self.currency}".strip()
-
-
 def parse_money(text: object, example: str = "2.50 USD") -> Money:
     """The amount in a text or number.
 
@@ -211,7 +200,7 @@ class Recipe:
         return self.global_batch * self.sequence_length
 
 
-def recipe(question: Question, model: Model) -> Recipe:
+def recipe(question: SizeQuestion, model: Model) -> Recipe:
     """The recipe of a question about `model`.
 
     Raises:
@@ -243,7 +232,7 @@ def recipe(question: Question, model: Model) -> Recipe:
     return Recipe(length, batch, mtbf, checkpoint, tuple(assumed))
 
 
-def without_tokens(question: Question) -> ScenarioError:
+def without_tokens(question: SizeQuestion) -> ScenarioError:
     """What to say of a model without sequences."""
     text = f"{question.model} has no tokens to be trained on"
     return ScenarioError(Finding(text, "MODEL", question.model, "choose a language model (`parsim list models`)"))
@@ -255,7 +244,7 @@ def published_batches() -> dict[str, tuple[float, str]]:
     return {name: (float(entry["tokens"]), str(entry["source"])) for entry in tree["batches"] for name in entry["models"]}
 
 
-def _batch(question: Question, model: Model, length: int, assumed: list[Assumed]) -> int:
+def _batch(question: SizeQuestion, model: Model, length: int, assumed: list[Assumed]) -> int:
     wanted = question.global_batch
     if isinstance(wanted, int):
         return wanted

@@ -1,4 +1,4 @@
-"""From flags or a file to a `Question`: one reader for both, all mistakes at once."""
+"""From flags or a file to a `SizeQuestion`: one reader for both, all mistakes at once."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 from parsim import units
 from parsim.errors import Finding, ScenarioError
 from parsim.scenario import files
+from parsim.scenario.economics import Money
 from parsim.scenario.shortforms import box
 from parsim.scenario.sold import one_machine, oversold
 from parsim.scenario.values import did_you_mean, shown
 from parsim.scenario.yaml_tree import Origin
 from parsim.study.axes import short_keys, split_values
 from parsim.study.size import entries
-from parsim.study.size.question import OBJECTIVES, RECOMPUTE, SCHEDULES, SHARDING, Machine, Money, Question, parse_money
+from parsim.study.size.question import OBJECTIVES, RECOMPUTE, SCHEDULES, SHARDING, Machine, SizeQuestion, parse_money
 
 T = TypeVar("T")
 MARK = "size"
@@ -54,13 +55,13 @@ def shipped_questions() -> dict[str, Path]:
     return {path.stem: path for path in sorted((files.data_root() / "studies" / "size").glob("*.yaml"))}
 
 
-def asked(name: str, keys: Mapping[str, Any]) -> Question:
+def asked(name: str, keys: Mapping[str, Any]) -> SizeQuestion:
     """The question about a model, or in a file, with `keys` on top. Raises as `read_question` does."""
     file = question_file(name)
     return read_question(None, {"model": name, **keys}) if file is None else read_question(file, keys)
 
 
-def read_question(file: str | Path | None, flags: Mapping[str, Any]) -> Question:
+def read_question(file: str | Path | None, flags: Mapping[str, Any]) -> SizeQuestion:
     """The question in a file's ``size:`` (None: no file), with `flags` on top: key -> value as in the file.
 
     Raises:
@@ -88,14 +89,14 @@ def read_question(file: str | Path | None, flags: Mapping[str, Any]) -> Question
         tree["strategy"] = tree.pop(_FORMER)
         origins |= {"strategy": origins.pop(_FORMER)} if _FORMER in origins else {}
         given |= {"strategy": given.pop(_FORMER)} if _FORMER in given else {}
-    reader = _Reader(tree, {key: place for key, place in origins.items() if key not in given}, findings)
+    reader = _QuestionReader(tree, {key: place for key, place in origins.items() if key not in given}, findings)
     question = reader.question(None if file is None else str(Path(file).parent))
     if findings or question is None:
         raise ScenarioError(findings)
     return question
 
 
-class _Reader:
+class _QuestionReader:
     def __init__(self, tree: Mapping[str, Any], origins: Mapping[str, Origin], findings: list[Finding]) -> None:
         self.tree, self.origins, self.findings = tree, origins, findings
 
@@ -120,7 +121,7 @@ class _Reader:
 
     # -- the whole --------------------------------------------------------------------------------------------------
 
-    def question(self, folder: str | None) -> Question | None:
+    def question(self, folder: str | None) -> SizeQuestion | None:
         for key, value in self.tree.items():
             if key not in KEYS:
                 self.problem(key, "unknown key of a question", value, did_you_mean(key, KEYS) or f"known: {', '.join(KEYS)}")
@@ -147,7 +148,7 @@ class _Reader:
         given = {key: value for key, value in {**words, **numbers}.items() if value is not None}
         if self.findings or model is None or tokens is None:
             return None
-        return Question(
+        return SizeQuestion(
             model=model,
             tokens=float(tokens),
             machines=machines,

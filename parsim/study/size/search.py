@@ -24,7 +24,7 @@ from parsim.scenario.neighbours import Neighbours
 from parsim.study.search.bounds import Bounder
 from parsim.study.search.search import Best, Search
 from parsim.study.size.disturb import RUNS, disturbed
-from parsim.study.size.question import Machine, Question, Recipe
+from parsim.study.size.question import Machine, Recipe, SizeQuestion
 from parsim.study.size.strategies import Configuration, Strategy
 
 _OWN_CHECKPOINTS = ("economics.checkpoint_", "economics.checkpoint.stall", "economics.checkpoint.bandwidth", "cluster.storage")
@@ -88,7 +88,7 @@ class Fastest:
 class Candidates:
     """The strategies of one question on one kind of machine; remembers what was asked before."""
 
-    question: Question
+    question: SizeQuestion
     machine: Machine
     recipe: Recipe
     probe: Built

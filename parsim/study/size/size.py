@@ -21,11 +21,11 @@ from parsim.report.quantities import number
 from parsim.scenario.build import build
 from parsim.scenario.built import Built
 from parsim.scenario.load import load, put
-from parsim.study.size.answer import AnswerData, Improvement, Looked, Sized, possible_of
+from parsim.study.size.answer import AnswerData, BetterConfiguration, Looked, Sized, possible_of
 from parsim.study.size.asking import Asking
 from parsim.study.size.disturb import with_slow_gpu
 from parsim.study.size.prices import PriceTag, price_tag
-from parsim.study.size.question import Assumed, Machine, Question, Recipe, recipe, without_tokens
+from parsim.study.size.question import Assumed, Machine, Recipe, SizeQuestion, recipe, without_tokens
 from parsim.study.size.reading import asked
 from parsim.study.size.search import Candidates, Fastest, Tally, fastest
 from parsim.study.size.strategies import DAY, Configuration, Strategies
@@ -54,11 +54,11 @@ class Answer(AnswerData):
 
 
 def size(
-    question: Question | str,
+    question: SizeQuestion | str,
     *,
     workers: int | None = None,
     watch: Watch | None = None,
-    improved: Callable[[Improvement], None] | None = None,
+    improved: Callable[[BetterConfiguration], None] | None = None,
     trust_code: bool = False,
     **keys: Any,
 ) -> Answer:
@@ -71,7 +71,7 @@ def size(
     Raises:
         ScenarioError: every mistake in the question; or the model or a machine cannot be used at all.
     """
-    if not isinstance(question, Question):
+    if not isinstance(question, SizeQuestion):
         question = asked(question, keys)
     if trust_code:
         question = replace(question, trust_code=True)
@@ -105,17 +105,19 @@ def size(
     return replace(answer, slow_gpu=with_slow_gpu(answer.ranked[0], trust_code=question.trust_code))
 
 
-def size_machine(question: Question, training: Recipe, machine: Machine, tell: Tell = lambda _, __: None, *, glance: bool = False) -> Sized:
+def size_machine(
+    question: SizeQuestion, training: Recipe, machine: Machine, tell: Tell = lambda _, __: None, *, glance: bool = False
+) -> Sized:
     """What is possible on one kind of machine; `tell` hears of every number of GPUs as it is looked at, with `glance` of a guess first."""
     return _Walk(question, training, machine, tell, glance=glance).sized()
 
 
-def _price(question: Question, machine: Machine, probe: Built) -> PriceTag | None:
+def _price(question: SizeQuestion, machine: Machine, probe: Built) -> PriceTag | None:
     """The price that counts, if it is in the currency of the question."""
     return price_tag(machine, probe.cluster.price if _has_example(probe, question) else None)
 
 
-def _usual(question: Question, probes: list[Built]) -> str:
+def _usual(question: SizeQuestion, probes: list[Built]) -> str:
     """What is minimised where nobody says."""
     if question.deadline is None and question.budget is not None and not any(machine.gpus for machine in question.machines):
         return "time"
@@ -126,12 +128,12 @@ def _usual(question: Question, probes: list[Built]) -> str:
     return "cost" if priced else "gpus"
 
 
-def _has_example(probe: Built, question: Question) -> bool:
+def _has_example(probe: Built, question: SizeQuestion) -> bool:
     price = probe.cluster.price
     return price is not None and price.currency == question.currency
 
 
-def _probe(question: Question, machine: Machine) -> Built:
+def _probe(question: SizeQuestion, machine: Machine) -> Built:
     """The model on one GPU of the machine."""
     tree = {
         "model": question.model, "cluster": {"topology": machine.topology, "gpus": 1},
@@ -150,7 +152,7 @@ def _probe(question: Question, machine: Machine) -> Built:
 class _Walk:
     """The numbers of GPUs of one kind of machine."""
 
-    def __init__(self, question: Question, training: Recipe, machine: Machine, tell: Tell, *, glance: bool) -> None:
+    def __init__(self, question: SizeQuestion, training: Recipe, machine: Machine, tell: Tell, *, glance: bool) -> None:
         self.question, self.machine, self.tell, self.glance = question, machine, tell, glance
         probe = _probe(question, machine)
         model, cluster = probe.model, probe.cluster

@@ -16,10 +16,10 @@ from parsim.report.table import Column, Table
 from parsim.report.verdict import WORDS
 from parsim.report.write import write_together
 from parsim.study.fit_text import yaml_lines
-from parsim.study.size.answer import AnswerData, Improvement, Sensitivity, Sized, document, front, ranking, sensitivity
+from parsim.study.size.answer import AnswerData, BetterConfiguration, Sensitivity, Sized, document, front, ranking, sensitivity
 from parsim.study.size.asking import UNFINISHED
 from parsim.study.size.prices import basis
-from parsim.study.size.question import Question
+from parsim.study.size.question import SizeQuestion
 from parsim.study.size.recommendation import duration, machines_of, money, recommendation
 from parsim.study.size.strategies import Configuration
 from parsim.units import format_count, format_time
@@ -57,7 +57,7 @@ def _wrapped(line: str, columns: int) -> str:
     return line if len(line) <= columns else fill(line, columns, subsequent_indent="    ", break_on_hyphens=False)
 
 
-def improvement(one: Improvement) -> str:
+def improvement(one: BetterConfiguration) -> str:
     """A line about what is best so far."""
     cost = "" if one.found.cost is None else f" and {money(one.found.cost, one.found.economics.currency)}"
     return f"{one.after:5.1f} s  best so far: {machines_of(one.found)}, {duration(one.found.seconds)}{cost}, {one.found.strategy}"
@@ -191,7 +191,7 @@ def _slow_gpu(answer: AnswerData) -> list[str]:
     ]
 
 
-def _may_be_late(one: Configuration, question: Question) -> bool:
+def _may_be_late(one: Configuration, question: SizeQuestion) -> bool:
     return one.spread is not None and question.deadline is not None and one.seconds * one.spread[1] > question.deadline
 
 
@@ -256,7 +256,7 @@ def looked_at(answer: AnswerData) -> Iterator[str]:
     yield from map(_tally, answer.machines)
 
 
-def _lattice(question: Question) -> str:
+def _lattice(question: SizeQuestion) -> str:
     micro = ", ".join(map(str, question.micro_batches))
     chunks = " with 2 or 4 virtual stages" if "interleaved" in question.schedules else ""
     again = "none, and all layers where nothing fits without" if "auto" in question.recompute else " or ".join(question.recompute)

@@ -11,10 +11,10 @@ from typing import Any, Protocol, cast
 
 from parsim.errors import ParsimError
 from parsim.study.search.search import Best, Front, Search, Values, dominates
-from parsim.study.sweep.prover import SLACK, UNTIMED, Least, Prover, Question, least_of
-from parsim.study.sweep.rows import Objective, Row, tie_breakers, ties_of
+from parsim.study.sweep.prover import SLACK, UNTIMED, Least, Prover, ProverQuestion, least_of
+from parsim.study.sweep.rows import Row, SearchObjective, tie_breakers, ties_of
 from parsim.study.sweep.space import Place, evaluate_all, lost
-from parsim.study.variants import Answered, Job, Queue, Work
+from parsim.study.variants import Answered, Queue, QueueJob, Work
 from parsim.study.workers import at_work, stamp
 
 Look = Callable[[Place], tuple[Place, Row | None] | None]
@@ -36,7 +36,7 @@ class CandidateQueue(Queue[Place], Protocol):
         """The least score of the first objective among those whose step was simulated."""
 
 
-def rows_of(jobs: Sequence[Job[Place]]) -> Work:
+def rows_of(jobs: Sequence[QueueJob[Place]]) -> Work:
     """The work of simulating."""
     return at_work, (stamp(), evaluate_all, [(job.place.candidate, job.place.settings) for job in jobs])
 
@@ -51,16 +51,16 @@ class Everything:
     def __init__(self, places: Iterator[Place]) -> None:
         self._places = places
 
-    def take(self, sizes: Mapping[str, int]) -> list[Job[Place]]:
-        return [Job("row", place) for place in islice(self._places, sizes["row"])]
+    def take(self, sizes: Mapping[str, int]) -> list[QueueJob[Place]]:
+        return [QueueJob("row", place) for place in islice(self._places, sizes["row"])]
 
-    def work(self, jobs: Sequence[Job[Place]]) -> Work:
+    def work(self, jobs: Sequence[QueueJob[Place]]) -> Work:
         return rows_of(jobs)
 
     def tell(self, answered: Sequence[Answered[Place]]) -> None:
         """Nothing follows from rows."""
 
-    def lost(self, job: Job[Place], reason: str) -> Row:
+    def lost(self, job: QueueJob[Place], reason: str) -> Row:
         return lost(job.place, reason)
 
 
@@ -77,7 +77,7 @@ class _Group:
     """of places that have a row; None: a constraint is not kept"""
 
 
-class Bounded:
+class BoundedQueue:
     """Those that may still be among the best `top`, or on the front of several objectives, the most promising first.
 
     Exact: what has no row is proved worse, or (with `must_fit`) does not fit, so the best `top` rows (the front) are those of simulating
@@ -90,7 +90,7 @@ class Bounded:
         self,
         places: Sequence[Place],
         prover: Prover,
-        objectives: Sequence[Objective],
+        objectives: Sequence[SearchObjective],
         values: Callable[[Place, Row], Values | None],
         top: int,
         *,
@@ -102,7 +102,7 @@ class Bounded:
         groups: dict[object, _Group] = {}
         for place in places:
             groups.setdefault(seeds_of(place), _Group([])).places.append(place)
-        self._questions: tuple[Question, ...] = ("row",)
+        self._questions: tuple[ProverQuestion, ...] = ("row",)
         if (len(groups) > top or len(objectives) > 1) and any(one.metric.name not in UNTIMED for one in objectives):
             self._questions = (*prover.questions, "row")  # else better bounds of the step decide nothing
         self._groups = {group.places[0].number: group for group in groups.values()}
@@ -113,7 +113,7 @@ class Bounded:
         self._least: dict[int, Least] = {}
         self._full: dict[int, str] = {}
         self._kept: dict[int, Values] = {}
-        self._ready: deque[Job[Place]] = deque()
+        self._ready: deque[QueueJob[Place]] = deque()
         self._proved = False
         self.likely: float | None = None
 
@@ -147,10 +147,10 @@ class Bounded:
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
-    def take(self, sizes: Mapping[str, int]) -> list[Job[Place]]:
+    def take(self, sizes: Mapping[str, int]) -> list[QueueJob[Place]]:
         if not self._proved:
             self.prove()
-        jobs: list[Job[Place]] = []
+        jobs: list[QueueJob[Place]] = []
         while not jobs or len(jobs) < sizes[jobs[0].question]:
             if not self._ready:
                 number = self._search.next()
@@ -171,7 +171,7 @@ class Bounded:
             group.places = [self._looked(place, group) for place in group.places]
         left = [place for place in group.places if place.number not in group.values]
         group.awaited = {place.number for place in left}
-        self._ready += [Job(question, place) for place in left]
+        self._ready += [QueueJob(question, place) for place in left]
         if not left:
             self._settle(number, group)
 
@@ -185,20 +185,20 @@ class Bounded:
             self._heard(looked[0], looked[1], group)
         return looked[0]
 
-    def work(self, jobs: Sequence[Job[Place]]) -> Work:
+    def work(self, jobs: Sequence[QueueJob[Place]]) -> Work:
         question = jobs[0].question
         if question == "row":
             return rows_of(jobs)
-        return self._prover.work(cast(Question, question), [(job.place, self._least[job.place.number]) for job in jobs])
+        return self._prover.work(cast(ProverQuestion, question), [(job.place, self._least[job.place.number]) for job in jobs])
 
-    def lost(self, job: Job[Place], reason: str) -> Row | None:
+    def lost(self, job: QueueJob[Place], reason: str) -> Row | None:
         return None if job.place.candidate is None else lost(job.place, reason)  # better bounds are not worth a worker
 
     def tell(self, answered: Sequence[Answered[Place]]) -> None:
         for job, answer in answered:
             self._tell(job, answer)
 
-    def _tell(self, job: Job[Place], answer: Any) -> None:
+    def _tell(self, job: QueueJob[Place], answer: Any) -> None:
         number = self._number[job.place.number]
         group = self._groups[number]
         group.awaited.discard(job.place.number)
@@ -280,5 +280,5 @@ class Bounded:
         return f"{proved}: {said}, {best} {limit}{shorter}"
 
     @staticmethod
-    def _said(one: Objective, value: float) -> str:
+    def _said(one: SearchObjective, value: float) -> str:
         return f"{one.metric.title} is at {'most' if one.most else 'least'} {one.metric.shown(one.figure(value))}"

@@ -18,7 +18,7 @@ from parsim.study.axes import split_values
 from parsim.study.search.lattice import STANDARD, Ranges
 from parsim.study.sweep.constraint import Constraint, constraint
 from parsim.study.sweep.ranges import Axis, Divisors, Listed, lattice_of, values_of
-from parsim.study.sweep.rows import Objective, objective
+from parsim.study.sweep.rows import SearchObjective, objective
 from parsim.study.sweep.vocabulary import UnknownWord, key_of
 
 Source = str | Path | Mapping[str, Any] | Scenario
@@ -29,7 +29,7 @@ MOST_SEEDS = 1000
 
 
 @dataclass(frozen=True)
-class Definition:
+class StudyDefinition:
     """A study before anything is simulated."""
 
     source: Source
@@ -46,7 +46,7 @@ class Definition:
     ranges: Ranges = STANDARD
     """which of them"""
     where: tuple[Constraint, ...] = ()
-    objectives: tuple[Objective, ...] = ()
+    objectives: tuple[SearchObjective, ...] = ()
     top: int = TOP
     trust_code: bool = False
     """whether the Python files that its scenarios name may run"""
@@ -61,7 +61,7 @@ class Definition:
         maximise: Sequence[str] = (),
         seeds: int | Sequence[int] | None = None,
         top: int | None = None,
-    ) -> Definition:
+    ) -> StudyDefinition:
         """With what the command line says: its values win over axes of the same key, its objectives over those of the file, its
         constraints come on top.
 
@@ -106,7 +106,7 @@ class Reader:
             self.findings += error.findings
         return None
 
-    def objective(self, name: Any, origin: Origin, *, most: bool = False) -> Objective | None:
+    def objective(self, name: Any, origin: Origin, *, most: bool = False) -> SearchObjective | None:
         try:
             return objective(name, origin, most=most)
         except ScenarioError as error:

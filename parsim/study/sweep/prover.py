@@ -20,15 +20,15 @@ from parsim.scenario.built import Built
 from parsim.scenario.neighbours import Neighbours
 from parsim.scenario.scenario import Scenario
 from parsim.study.search.bounds import Bounder
-from parsim.study.sweep.rows import Objective
+from parsim.study.sweep.rows import SearchObjective
 from parsim.study.sweep.space import Place
-from parsim.study.variants import Answered, Job, Runner, Work
+from parsim.study.variants import Answered, QueueJob, Runner, Work
 from parsim.study.workers import Crew, at_work, stamp
 
 Settings = Mapping[str, Any]
-Question = Literal["longest", "chained", "step", "row"]
+ProverQuestion = Literal["longest", "chained", "step", "row"]
 """better bounds | even better ones | the exact time of its step, without a report | its row"""
-QUESTIONS: tuple[Question, ...] = ("longest", "chained", "step", "row")
+QUESTIONS: tuple[ProverQuestion, ...] = ("longest", "chained", "step", "row")
 _MICRO_BATCH = "training.micro_batch"
 TOGETHER = 200
 """points of one task; neighbours share what they cost, so a task takes consecutive ones"""
@@ -92,12 +92,12 @@ UNTIMED = ("peak_bytes", "gpus")
 """those of them that say nothing of the step's time"""
 
 
-def bounds_help(objective: Objective) -> bool:
+def bounds_help(objective: SearchObjective) -> bool:
     """Whether bounds say anything of an objective, in the direction asked for."""
     return objective.metric.name in _OF_BOUNDS and objective.most == (objective.metric.better == "higher")
 
 
-def least_of(objective: Objective, least: Least) -> float:
+def least_of(objective: SearchObjective, least: Least) -> float:
     """What the score of an objective cannot fall below; minus infinity where nothing is known."""
     name = objective.metric.name
     least_figure = _OF_BOUNDS[name](least)
@@ -113,14 +113,14 @@ class Prover(Protocol):
     """Knows lower bounds of what a simulation would find."""
 
     @property
-    def questions(self) -> tuple[Question, ...]:
+    def questions(self) -> tuple[ProverQuestion, ...]:
         """What it can say besides, from the cheapest to the dearest."""
 
     def bounds(self, places: Sequence[Place]) -> Iterator[tuple[Place, Least | None]]:
         """Cheap ones of many, as they come; None where there are none."""
         ...
 
-    def work(self, question: Question, about: Sequence[tuple[Place, Least]]) -> Work:
+    def work(self, question: ProverQuestion, about: Sequence[tuple[Place, Least]]) -> Work:
         """What a worker does to answer: the same or better bounds of each."""
         ...
 
@@ -128,7 +128,7 @@ class Prover(Protocol):
 class CallersBounds:
     """Bounds by a function of the caller."""
 
-    questions: tuple[Question, ...] = ()
+    questions: tuple[ProverQuestion, ...] = ()
 
     def __init__(self, bound: Callable[[Place], Least | None]) -> None:
         self._bound = bound
@@ -137,7 +137,7 @@ class CallersBounds:
         """See `Prover.bounds`."""
         return ((place, self._bound(place)) for place in places)
 
-    def work(self, question: Question, about: Sequence[tuple[Place, Least]]) -> Work:
+    def work(self, question: ProverQuestion, about: Sequence[tuple[Place, Least]]) -> Work:
         """See `Prover.work`: there are no others."""
         raise ValueError(f"bounds by a function of the caller do not answer {question!r}")
 
@@ -145,7 +145,7 @@ class CallersBounds:
 class ProvenBounds:
     """Those of `parsim.study.search`, by all workers."""
 
-    questions: tuple[Question, ...] = ("longest", "chained", "step")
+    questions: tuple[ProverQuestion, ...] = ("longest", "chained", "step")
 
     def __init__(self, base: Scenario, crew: Crew, *, must_fit: bool = False) -> None:
         self.base, self.crew, self.must_fit = base, crew, must_fit
@@ -158,7 +158,7 @@ class ProvenBounds:
         for answered in Runner(queue, self.crew).run(keep=True):
             yield from ((job.place, least) for job, least in answered)
 
-    def work(self, question: Question, about: Sequence[tuple[Place, Least]]) -> Work:
+    def work(self, question: ProverQuestion, about: Sequence[tuple[Place, Least]]) -> Work:
         """See `Prover.work`."""
         return at_work, (stamp(), tighter, self.base, question, [(place.settings, least) for place, least in about])
 
@@ -176,7 +176,7 @@ class _CheapBounds:
         self._away: dict[int, deque[Sequence[Place]]] = {}
         """number of a chunk's first place -> the part that it is of"""
 
-    def take(self, sizes: Mapping[str, int]) -> list[Job[Place]]:
+    def take(self, sizes: Mapping[str, int]) -> list[QueueJob[Place]]:
         if not self._idle:
             return []
         own = self._idle.pop()
@@ -185,16 +185,16 @@ class _CheapBounds:
             return []
         chunk = part.popleft() if part is own else part.pop()
         self._away[chunk[0].number] = part
-        return [Job("bounds", place) for place in chunk]
+        return [QueueJob("bounds", place) for place in chunk]
 
-    def work(self, jobs: Sequence[Job[Place]]) -> Work:
+    def work(self, jobs: Sequence[QueueJob[Place]]) -> Work:
         return at_work, (stamp(), bounds_of, self._base, [job.place.settings for job in jobs], self._must_fit)
 
     def tell(self, answered: Sequence[Answered[Place]]) -> None:
         if (part := self._away.pop(answered[0][0].place.number, None)) is not None:
             self._idle.append(part)
 
-    def lost(self, job: Job[Place], reason: str) -> None:
+    def lost(self, job: QueueJob[Place], reason: str) -> None:
         """No bound: its simulation will show that workers die of it."""
 
 
@@ -248,7 +248,7 @@ def _bounded(settings: Settings, neighbours: Neighbours, bounder: Bounder) -> Le
     return Least(bounds.step_time, bounds.peak_memory, full, bounds.samples, bounds.tokens, bounds.gpus, money, larger_full=larger)
 
 
-def tighter(base: Scenario, question: Question, about: Sequence[tuple[Settings, Least]]) -> list[Least | None]:
+def tighter(base: Scenario, question: ProverQuestion, about: Sequence[tuple[Settings, Least]]) -> list[Least | None]:
     """Better bounds of each, or with ``step`` the simulated time of its step without a report; None: nothing better is known."""
     neighbours, bounder = _tools(_Same(base))
     asked = {"longest": bounder.tight, "chained": bounder.chained, "step": lambda built: step_of(built).step_time}[question]

@@ -26,7 +26,7 @@ _STEP = "step_time_s"
 
 
 @dataclass(frozen=True)
-class Objective:
+class SearchObjective:
     """A figure, and which way is better."""
 
     metric: Metric
@@ -56,29 +56,29 @@ class Objective:
         return -score if self.most else score
 
 
-def scores(objectives: Sequence[Objective], row: Mapping[str, Any]) -> Values | None:
+def scores(objectives: Sequence[SearchObjective], row: Mapping[str, Any]) -> Values | None:
     """What is to be small; None where a figure is missing."""
     scored = [one.score(row) for one in objectives]
     return None if None in scored else tuple(float(score) for score in scored if score is not None)
 
 
-def ties_of(objectives: Sequence[Objective], row: Mapping[str, Any]) -> Values:
+def ties_of(objectives: Sequence[SearchObjective], row: Mapping[str, Any]) -> Values:
     """What decides between a row and those that are equal in the single objective; a row without such a figure comes last."""
     scored = [one.score(row) for one in tie_breakers(objectives)]
     return tuple(inf if score is None else score for score in scored)
 
 
-def tie_breakers(objectives: Sequence[Objective]) -> tuple[Objective, ...]:
+def tie_breakers(objectives: Sequence[SearchObjective]) -> tuple[SearchObjective, ...]:
     """What decides between rows that are equal in a single objective: the shorter step. Equals of several objectives stay equal."""
     return () if len(objectives) != 1 or objectives[0].metric.name == _STEP else _shorter()
 
 
 @cache
-def _shorter() -> tuple[Objective, ...]:
+def _shorter() -> tuple[SearchObjective, ...]:
     return (objective(_STEP),)
 
 
-def objective(name: Any, origin: Origin = ("", None, None), *, most: bool = False) -> Objective:
+def objective(name: Any, origin: Origin = ("", None, None), *, most: bool = False) -> SearchObjective:
     """The objective of a metric's name.
 
     Raises:
@@ -92,7 +92,7 @@ def objective(name: Any, origin: Origin = ("", None, None), *, most: bool = Fals
         raise ScenarioError(Finding(f"there is no figure {name!r} to {word}", word, name, hint, *origin))
     if not wanted.better or wanted.name == "fits":
         raise ScenarioError(Finding(f"{wanted.name} is neither better small nor large", word, name, "use it in where", *origin))
-    return Objective(wanted, most, origin)
+    return SearchObjective(wanted, most, origin)
 
 
 Row = journal.Row
@@ -173,7 +173,7 @@ def flow_or_text(value: Any) -> str:
         return str(value)
 
 
-class Journal(journal.Journal):
+class StudyJournal(journal.Journal):
     """The rows of one directory, those of before and those to come.
 
     `points`: the settings of all points of the study, where rows of other points are none of its own.

@@ -16,7 +16,7 @@ from parsim.scenario.scenario import Scenario, flow
 from parsim.scenario.schema import canonical, value_at
 from parsim.study.search.lattice import Lattice
 from parsim.study.sweep.constraint import Constraint, Known
-from parsim.study.sweep.definition import SEED, Definition
+from parsim.study.sweep.definition import SEED, StudyDefinition
 from parsim.study.sweep.ranges import Axis, Point, points
 from parsim.study.sweep.rows import Row, row
 from parsim.study.sweep.vocabulary import Machines, Stage, UnknownWord, Word
@@ -70,7 +70,7 @@ class Space:
         ScenarioError: the scenario itself cannot be read, or a range refers to nothing.
     """
 
-    def __init__(self, definition: Definition) -> None:
+    def __init__(self, definition: StudyDefinition) -> None:
         self.definition = definition
         self.base = _base(definition)
         self.machines = Machines()
@@ -218,7 +218,7 @@ def _contents(document: Mapping[str, Any]) -> Iterator[str]:
             yield sha256(path.read_bytes()).hexdigest()
 
 
-def _base(definition: Definition) -> Scenario:
+def _base(definition: StudyDefinition) -> Scenario:
     source = definition.source
     if isinstance(source, Scenario):
         if definition.trust_code:

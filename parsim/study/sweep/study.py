@@ -18,7 +18,7 @@ from parsim.scenario.trust import code_file, code_named
 from parsim.study.axes import short_keys
 from parsim.study.search.search import Values, ranked
 from parsim.study.sweep.constraint import Constraint
-from parsim.study.sweep.rows import Objective, Row, scores, ties_of
+from parsim.study.sweep.rows import Row, SearchObjective, scores, ties_of
 from parsim.study.sweep.space import Place, Space, without_seed
 from parsim.version import CONTRACT_VERSION, __version__
 
@@ -60,7 +60,7 @@ class StudyData:
         self,
         space: Space,
         where: Sequence[Constraint],
-        objectives: Sequence[Objective],
+        objectives: Sequence[SearchObjective],
         places: Sequence[Place],
         rows: Mapping[str, Row],
         passed: Mapping[int, str],

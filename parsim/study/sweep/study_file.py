@@ -13,7 +13,7 @@ from parsim.scenario.files import Document
 from parsim.scenario.scenario import Scenario
 from parsim.scenario.values import did_you_mean, shown
 from parsim.scenario.yaml_tree import Origin
-from parsim.study.sweep.definition import MOST_SEEDS, TOP, Definition, Reader, Source
+from parsim.study.sweep.definition import MOST_SEEDS, TOP, Reader, Source, StudyDefinition
 from parsim.study.sweep.metrics import METRICS
 from parsim.study.sweep.ranges import Axis
 
@@ -24,19 +24,23 @@ _SPELLINGS = {"minimize": "minimise", "maximize": "maximise", "constraints": "wh
 _MOST_ROWS = 10_000
 
 
-def definition_of(source: Source) -> Definition:
+def definition_of(source: Source) -> StudyDefinition:
     """The study of a scenario, a study file, or the name of a shipped one; a scenario without a study has no axes yet.
 
     Raises:
         ScenarioError: all problems of the study's own keys, each with its place.
     """
     if isinstance(source, Scenario):
-        return Definition(source, source.name, "scenario")
+        return StudyDefinition(source, source.name, "scenario")
     if isinstance(source, Mapping):
         tree = {key: value for key, value in source.items() if key != "study"}
         document = Document("", dict(source), {})
         name = str(source.get("name", "scenario"))
-        return _Block(document, "study.", tree, name, "scenario").definition() if "study" in source else Definition(tree, name, "scenario")
+        return (
+            _Block(document, "study.", tree, name, "scenario").definition()
+            if "study" in source
+            else StudyDefinition(tree, name, "scenario")
+        )
     word = str(source)
     if (path := _study_path(word)) is not None:
         return _Block(files.read(path), "", None, path.stem, path.stem).definition()
@@ -44,7 +48,7 @@ def definition_of(source: Source) -> Definition:
     path = files.find("scenarios", file)
     stem = path.stem if not block else f"{path.stem}+{block}"
     document = files.read(path)
-    definition = Definition(file, str(document.tree.get("name") or stem), stem)
+    definition = StudyDefinition(file, str(document.tree.get("name") or stem), stem)
     if document.tree.get("study") is not None:
         definition = _Block(document, "study.", file, path.stem, stem).definition()
     return definition.changed(named=[block]) if plus else definition
@@ -79,7 +83,7 @@ class _Block:
     def problem(self, key: str, message: str, value: Any = None, suggestion: str = "") -> None:
         self.reader.findings.append(Finding(message, f"{self.prefix}{key}", value, suggestion, *self.place(key)))
 
-    def definition(self) -> Definition:
+    def definition(self) -> StudyDefinition:
         if not isinstance(self.tree, Mapping):
             place = self.document.locate(self.prefix.rstrip("."))
             raise ScenarioError(Finding(f"{shown(self.tree)} is not a study", "study", self.tree, "write axes, where, minimise", *place))
@@ -93,7 +97,7 @@ class _Block:
         axes = self.axes(tree)
         objectives = [self.reader.objective(one, place) for one, place in self.listed(tree, "minimise")]
         objectives += [self.reader.objective(one, place, most=True) for one, place in self.listed(tree, "maximise")]
-        definition = Definition(
+        definition = StudyDefinition(
             source=self.source(tree) if self.scenario is None else self.refuse_scenario(tree),
             name=str(tree.get("name") or self.document.tree.get("name") or self.name),
             stem=self.stem,

@@ -14,11 +14,11 @@ from parsim.errors import Finding, ScenarioError
 from parsim.scenario.provenance import catalogue_sha256
 from parsim.scenario.scenario import flow
 from parsim.study.search.search import Values
-from parsim.study.sweep.choice import Bounded, CandidateQueue, Everything
+from parsim.study.sweep.choice import BoundedQueue, CandidateQueue, Everything
 from parsim.study.sweep.constraint import Constraint, constraint
-from parsim.study.sweep.definition import SEED, Definition, Source
+from parsim.study.sweep.definition import SEED, Source, StudyDefinition
 from parsim.study.sweep.prover import Bound, CallersBounds, ProvenBounds, Prover, bounds_help, least_of
-from parsim.study.sweep.rows import Journal, Objective, Row, objective, scores
+from parsim.study.sweep.rows import Row, SearchObjective, StudyJournal, objective, scores
 from parsim.study.sweep.space import Place, Space, evaluate_all, without_seed
 from parsim.study.sweep.study import StudyData
 from parsim.study.sweep.study_file import definition_of
@@ -118,7 +118,7 @@ def sweep(  # noqa: PLR0913 - one keyword per word of a study, and who simulates
 
 
 def run(  # noqa: PLR0913 - one keyword per word of a study, who simulates it, and who listens
-    definition: Definition,
+    definition: StudyDefinition,
     *,
     out: Path | None = None,
     restart: bool = False,
@@ -140,17 +140,17 @@ def run(  # noqa: PLR0913 - one keyword per word of a study, who simulates it, a
     objectives = definition.objectives or (objective("step_time_s"),)
     if out is None:
         return _Run(space, where, objectives, None, known, improved).study(hands, bound, watch, exhaustive=exhaustive)
-    with Journal(out, asked(definition, space), restart=restart, points=space.points) as journal:
+    with StudyJournal(out, asked(definition, space), restart=restart, points=space.points) as journal:
         return _Run(space, where, objectives, journal, known, improved).study(hands, bound, watch, exhaustive=exhaustive)
 
 
-def conditions(definition: Definition) -> tuple[Constraint, ...]:
+def conditions(definition: StudyDefinition) -> tuple[Constraint, ...]:
     """The constraints of a definition; that a candidate fits is one unless any speaks of it."""
     spoken = any(word.name == _ALWAYS for one in definition.where for word in one.words)
     return definition.where if spoken else (constraint(_ALWAYS), *definition.where)
 
 
-def asked(definition: Definition, space: Space) -> dict[str, Any]:
+def asked(definition: StudyDefinition, space: Space) -> dict[str, Any]:
     """What study.json says: all that decides which rows there are, and what was looked for."""
     axes: list[Any] = [axis.document() for axis in definition.axes]
     if definition.strategies:
@@ -174,8 +174,8 @@ class _Run:
         self,
         space: Space,
         where: Sequence[Constraint],
-        objectives: Sequence[Objective],
-        journal: Journal | None,
+        objectives: Sequence[SearchObjective],
+        journal: StudyJournal | None,
         known: Mapping[str, Row] | None,
         improved: Improved | None,
     ) -> None:
@@ -233,12 +233,12 @@ class _Run:
             self._heard(place, row)
         return place, row
 
-    def _bounded(self, crew: Crew, bound: Bound | None, watch: Watch) -> Bounded:
+    def _bounded(self, crew: Crew, bound: Bound | None, watch: Watch) -> BoundedQueue:
         self.places = list(self.space.written(self.where))
         must_fit = any(one.text == _ALWAYS for one in self.where)
         prover = ProvenBounds(self.space.base, crew, must_fit=must_fit) if bound is None else CallersBounds(bound)
         asked = [place for place in self.places if not place.excluded]
-        choice = Bounded(
+        choice = BoundedQueue(
             asked,
             prover,
             self.objectives,
@@ -321,7 +321,7 @@ class _Run:
         return f"best: {self.objectives[0].shown(min(scores))}" if scores else ""
 
 
-def _null(one: Objective) -> Finding:
+def _null(one: SearchObjective) -> Finding:
     needs = one.metric.needs
     hint = f"it needs {needs}" if needs else "parsim explain says when it is defined"
     return Finding(

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from parsim.errors import ScenarioError
+from parsim.scenario.economics import Money
 from parsim.scenario.files import find
-from parsim.study.size.question import Machine, Money, Purchase, parse_money
+from parsim.study.size.question import Machine, Purchase, parse_money
 from parsim.study.size.reading import named_values, question_file, read_question, set_values, shipped_questions
 
 BASE = {"model": "llama-2-70b", "tokens": "2T", "days": 60.0, "on": "dgx-a100-80gb,hgx-h100"}

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from parsim.cli import execute
-from parsim.hardware.fabric.topology import Price
+from parsim.hardware.fabric.topology import GpuPrice
 from parsim.report.quantities import gib, number
-from parsim.study.size.answer import AnswerData, Improvement, Looked, Sized
+from parsim.scenario.economics import Money
+from parsim.study.size.answer import AnswerData, BetterConfiguration, Looked, Sized
 from parsim.study.size.asking import Asking
 from parsim.study.size.page import page
 from parsim.study.size.prices import PriceTag, basis, price_tag, unlike
-from parsim.study.size.question import Machine, Money, Purchase
+from parsim.study.size.question import Machine, Purchase
 from parsim.study.size.recommendation import recommendation
 from parsim.study.size.search import Tally
 from parsim.study.size.size import size
@@ -71,9 +72,9 @@ def replace_machines(answer: AnswerData, *machines: Sized) -> AnswerData:
 def test_prices_of_one_kind_are_alike_and_others_are_not() -> None:
     h100 = Machine("h", "hgx-h100")
     tags = [
-        price_tag(h100, Price(3.2, "USD", "2026-01-15", "", "on-demand")),
-        price_tag(replace(h100, label="l"), Price(1.85, "USD", "2026-04-15", "", "reserved")),
-        price_tag(replace(h100, label="m"), Price(2.0, "USD", "2026-04-15")),
+        price_tag(h100, GpuPrice(3.2, "USD", "2026-01-15", "", "on-demand")),
+        price_tag(replace(h100, label="l"), GpuPrice(1.85, "USD", "2026-04-15", "", "reserved")),
+        price_tag(replace(h100, label="m"), GpuPrice(2.0, "USD", "2026-04-15")),
         price_tag(replace(h100, label="o", gpu_hour=Money(2.0, "USD")), None),
         price_tag(replace(h100, label="b", purchase=Purchase(Money(300000.0, "USD"), "node")), None),
     ]
@@ -109,8 +110,8 @@ def test_the_page_has_the_whole_answer_and_asks_for_nothing() -> None:
 
 
 def test_improvements_get_better_whoever_finds_them() -> None:
-    alone: list[Improvement] = []
-    together: list[Improvement] = []
+    alone: list[BetterConfiguration] = []
+    together: list[BetterConfiguration] = []
     one = size("gpt2", on=TWO, workers=1, improved=alone.append, **SMALL)
     two = size("gpt2", on=TWO, workers=2, improved=together.append, **SMALL)
     for heard, answer in ((alone, one), (together, two)):

@@ -18,7 +18,7 @@ from parsim.scenario import ratios
 from parsim.scenario.confidence import Features, KnownRun
 from parsim.scenario.ratios import RatioBand, band_of, differing_in
 from parsim.study.size.answer import AnswerData, Sized
-from parsim.study.size.question import Machine, Question, Recipe
+from parsim.study.size.question import Machine, Recipe, SizeQuestion
 from parsim.study.size.reading import read_question
 from parsim.study.size.size import size
 from parsim.study.size.strategies import Configuration, Strategy
@@ -63,7 +63,7 @@ def published() -> Iterator[None]:
 
 def answer(*found: Configuration, minimise: str = "cost") -> AnswerData:
     machines = tuple(Machine(one.machine, one.machine) for one in found)
-    question = Question("gpt2", 1e9, machines, minimise=minimise)
+    question = SizeQuestion("gpt2", 1e9, machines, minimise=minimise)
     recipe = Recipe(1024, 64, None, None, ())
     return AnswerData(question, recipe, 124_000_000, tuple(Sized(one.machine, (8,), (), (one,)) for one in found))
 
