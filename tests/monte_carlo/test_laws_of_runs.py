@@ -168,7 +168,10 @@ ALL = {"jitter": {"kernel": 0.05, "collective": 0.1, "step": 0.02}, "gpus": {"sp
 
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_arrays_of_any_size_give_the_same_bits(nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many runs and sets of causes go together; on three machines replicas differ by the links that they cross."""
+    """However many runs and sets of causes go together; on three machines replicas differ by the links that they cross.
+
+    Events give the same step, too, but where a pause lets messages meet on a link that do not meet undisturbed.
+    """
     tree = groups(1) | {"variability": ALL}
     tree["parallel"] = {"pipeline": {"size": 4}, "data": {"strategy": "zero1"}}
     tree["training"] = tree["training"] | {"gradient_accumulation": 4}
@@ -181,7 +184,8 @@ def test_arrays_of_any_size_give_the_same_bits(nodes: int, monkeypatch: pytest.M
     assert [alone.answers([one])[0] for one in asked] == together
     assert alone.answers(reversed(asked)) == together[::-1]
     events = DisturbedStep(prepared, by_events=True).answers(asked)
-    assert [one.step_time for one in events] == pytest.approx([one.step_time for one in together], rel=1e-9)
+    for (_, causes), event, array in zip(asked, events, together, strict=True):
+        assert event.step_time == pytest.approx(array.step_time, rel=5e-3 if "pause" in causes else 1e-9)
     assert [one.slowest for one in events] == [one.slowest for one in together]
     assert np.isfinite([one.slowness for one in together]).all()
 

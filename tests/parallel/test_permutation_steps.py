@@ -20,7 +20,7 @@ JOB = {
     "cluster": {"topology": "hgx-h200", "nodes": 1},
     "training": {"sequence_length": 4096, "micro_batch": 1, "gradient_accumulation": 2, "precision": "bf16-fp32grad"},
     "parallel": {"expert": {"size": 8, "tensor": 1}, "data": {"strategy": "zero1"}},
-    "software": {"profile": "megatron-core"},
+    "software": {"profile": "megatron-core", "effects": "none"},
 }
 
 

@@ -40,7 +40,7 @@ def tree(on: bool = True, *, tensor: int = 1, **expert: Any) -> dict[str, Any]:
         "model": copy.deepcopy(MODEL) | {"hidden": 1024, "layers": 2},
         "cluster": {"topology": "hgx-h100"},
         "training": {"sequence_length": 4096, "micro_batch": 1, "gradient_accumulation": 2, "precision": "bf16-fp32grad"},
-        "software": {"profile": "megatron-core"},
+        "software": {"profile": "megatron-core", "effects": "none"},
         "parallel": {
             "data": {"strategy": "zero1"},
             "tensor": {"size": tensor, "sequence_parallel": tensor > 1},

@@ -132,7 +132,7 @@ def test_what_if_asks_for_parts_by_speed():
     cluster = {"nodes": [MIXED["nodes"][0], {**MIXED["nodes"][1], "region": "b"}]}
     cluster["regions"] = [{"between": ["a", "b"], "bandwidth": "100 Gb/s"}]
     tree = tree_of(cluster, {"pipeline": {"size": 2}, "data": {"size": 8}}, global_batch=128)
-    scenario = load(tree | {"software": {"host": {"launches_per_product": 1}}})  # so that GPUs, not their hosts, differ
+    scenario = load(tree | {"software": {"host": {"launches_per_product": 1}, "effects": "none"}})  # so that GPUs, not their hosts, differ
     report = simulate(scenario)
     asked = {change.name: change.overrides for change in changes(scenario, report)}
     assert asked["links between regions x2"] == ("cluster.regions=[{between: [a, b], bandwidth: 25000000000 B/s}]",)

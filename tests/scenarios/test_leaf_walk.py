@@ -384,6 +384,7 @@ LEAVES: dict[str, Leaf] = {
     "software.effects.clock-cdna": leaf(0.8, 1.0, cluster__topology="mi300x-8"),
     "software.effects.memory-traffic": leaf(0.8),
     "software.effects.launch-2021": leaf(2.0, software__profile="megatron-2021"),
+    "software.effects.launch-transformer-engine": leaf(4.0, software__profile="megatron-core"),
     "software.effects.boundary-deepspeed": leaf(1.0, software__profile="deepspeed-2021", parallel__data__strategy="zero1"),
     "software.fusion": leaf("fused", "compiled", same={"auto": None, "eager": None}),
     "software.gradient_accumulation_fusion": leaf(True, same={"auto": None}),

@@ -26,6 +26,7 @@ def scenario(name, pipeline, **training):
         "cluster": {"topology": "hgx-h100", "gpus": STAGES},
         "training": {"sequence_length": 1024, "micro_batch": 4, "gradient_accumulation": MICRO_BATCHES, "precision": "bf16"} | training,
         "parallel": {"pipeline": {"size": STAGES, "schedule": name} | pipeline},
+        "software": {"effects": "none"},
     }
 
 
