@@ -216,7 +216,7 @@ def test_the_estimate_heads_the_answer_with_how_sure_it_is(open_tab):
 
 def test_results_come_into_view(open_tab):
     """Pins and what a search finds stand beside the form, not below it."""
-    tab = open_tab(TINY)
+    tab = open_tab(LONG)
     tab.settled()
     for button, result in (("#pin", "#pinned tbody tr"), ("#best", "#progress")):
         tab.page.locator(button).click()
