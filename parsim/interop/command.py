@@ -131,9 +131,10 @@ _BESIDE = re.compile(r"convert|prepare|preprocess|download|merge|infer|eval|expo
 
 
 def _trains(candidate: tuple[ShellCommand, tuple[list[Field], Field, list[Field]]]) -> tuple[bool, int]:
-    """How much speaks for a command to be the training: that its name says nothing else, and its options."""
+    """How much speaks for a command to be the training: that its name says nothing else, and its options and overrides (``key=value``)."""
     program, after = candidate[1][1:]
-    return _BESIDE.search(program.text.rpartition("/")[2]) is None, sum(1 for word in after if word.text.startswith("--"))
+    said = sum(1 for word in after if word.text.startswith("--") or "=" in word.text)
+    return _BESIDE.search(program.text.rpartition("/")[2]) is None, said
 
 
 def _candidates(script: ShellScript) -> list[tuple[ShellCommand, tuple[list[Field], Field, list[Field]]]]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from parsim.columns import left, printable, width
 from parsim.errors import Finding, ScenarioError
 from parsim.interop.keys import Key, Source
+from parsim.interop.shell_values import legible
 from parsim.scenario import files
 from parsim.scenario.scenario import flow
 from parsim.scenario.support import PLACEHOLDER
@@ -247,7 +248,7 @@ class ImportDraft:
         try:
             return real("" if isinstance(key.value, (bool, list, dict)) else str(key.value).replace("_", ""))
         except ValueError:
-            shown = "it has no value" if key.value is True or key.value == "" else f"{key.value!r} is not a number"
+            shown = "it has no value" if key.value is True or key.value == "" else f"{legible(str(key.value))!r} is not a number"
             self.errors.append(key.finding(shown, key.hint or "write a number"))
             return None
 

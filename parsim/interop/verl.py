@@ -1,4 +1,4 @@
-"""Commands of verl: its supervised fine-tuning as a scenario; trainers that generate answers are refused.
+"""Commands of verl: its supervised fine-tuning as a scenario, and the updates of its policies (`parsim.interop.verl_policy`).
 
 volcengine/verl, verl/trainer/fsdp_sft_trainer.py and verl/trainer/config/sft_trainer.yaml: overrides in Hydra's form, ``key=value``.
 """
@@ -12,10 +12,11 @@ from parsim.interop.import_sections import write_micro_batch, write_model, write
 from parsim.interop.keys import Key, Source, key_table
 from parsim.interop.peft import write_targets
 from parsim.interop.processes import write_launched
+from parsim.interop.verl_policy import MODULES as POLICY
+from parsim.interop.verl_policy import read_policy_update
 
 SUPERVISED = ("verl.trainer.fsdp_sft_trainer", "verl.trainer.sft_trainer")
 GENERATING = {
-    "main_ppo": "PPO and its like (GRPO, RLOO ...): answers are generated between the updates",
     "main_generation": "the generation of answers",
     "main_eval": "an evaluation",
 }
@@ -33,13 +34,16 @@ VERSION = "the version of verl"
 
 
 def read_verl(draft: ImportDraft, call: Invocation) -> None:
-    """Write the scenario of ``verl.trainer.fsdp_sft_trainer``."""
+    """Write the scenario of ``verl.trainer.fsdp_sft_trainer`` or of ``verl.trainer.main_ppo``."""
+    if call.program in POLICY:
+        read_policy_update(draft, call, Source((*overrides(draft, call), *call.options), key_table("verl-policy")))
+        return
     source = Source((*overrides(draft, call), *call.options), key_table("verl"))
     if call.program not in SUPERVISED:
         line = call.positional[0].line if call.positional else 1
         word = source.get("algorithm.adv_estimator") or Key(call.program, "python -m", call.program, draft.file, line)
         why = GENERATING.get(call.program.rpartition(".")[2], f"the module {call.program}")
-        draft.refuse(word, why, f"parsim reads {' and '.join(SUPERVISED)}")
+        draft.refuse(word, why, f"parsim reads {', '.join((*SUPERVISED, *POLICY))}")
         return
     launch = Source(call.launch, key_table("verl"))
     write_model(draft, source.of("model"))

@@ -34,7 +34,7 @@ class StagePasses(PipelineRank):
     ) -> None:
         super().__init__(plan, pipeline_rank, role, clock, templates)
         self.unsaved = unsaved_ranks(self, role)
-        """whose forward passes follow that of every micro-batch"""
+        """whose forward passes follow that of every micro-batch, or precede it"""
         self.resident += tuple(dict.fromkeys(number for rank in self.unsaved for number in rank.resident))
         self._beginning: list[Item] = []
         self._ending: list[Item] = []
@@ -143,10 +143,14 @@ class StagePasses(PipelineRank):
             split = kind in (SlotKind.BACKWARD_INPUT, SlotKind.BACKWARD_WEIGHT)
             writer = StagePassWriter(self, stage, first=first, last=last, split=split, partial=partial, beside=beside)
             if kind == SlotKind.FORWARD:
-                writer.forward()
+                before = self.plan.training.objective.before
+                if not before:
+                    writer.forward()
                 for rank in self.unsaved:
                     with writer.at.under(rank.prefix):
                         StagePassWriter(rank, stage, first=first, last=last, split=False, partial=partial, at=writer.at).forward()
+                if before:
+                    writer.forward()
             else:
                 writer.backward(inputs=kind in GRADIENTS_OF_INPUTS, weights=kind in GRADIENTS_OF_WEIGHTS)
             items = writer.at.finish()

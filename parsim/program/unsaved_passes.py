@@ -1,6 +1,7 @@
-"""Forward passes without gradients behind a micro-batch's own: those of a reference model, or of the policy on other samples.
+"""Forward passes without gradients beside a micro-batch's own: those of a reference model, or of the policy on other samples.
 
-Each keeps nothing for backward. While it runs, everything that the policy's forward pass has kept is there.
+Each keeps nothing for backward. Behind the policy's forward pass everything that this has kept is there while they run; GRPO's come
+before it.
 """
 
 from __future__ import annotations

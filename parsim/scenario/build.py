@@ -376,6 +376,9 @@ class Builder(MachineBuilder):
             objective=objective,
         )
         pairs = f"; {objective.name}: {objective.sequences} sequences per sample" if objective.sequences > 1 else ""
+        if objective.before:
+            text = "a step is one update on answers that are there: generating and scoring them is not simulated"
+            self.warnings.append(Finding(text, "training.objective"))
         return training, batch.arithmetic + pairs
 
     def _priced(self, priced: Pricing) -> dict[str, Any] | None:

@@ -18,7 +18,12 @@ from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, Number, Quant
 OPTIMIZERS = (
     "sgd", "momentum", "adam", "adamw", "adam-8bit", "adam-4bit", "adam-mini", "adafactor", "lamb", "lion", "muon", "soap", "shampoo",
 )  # fmt: skip
-OBJECTIVES = ("auto", "language-modelling", "dpo", "orpo", "kto", "reward")
+OBJECTIVES = ("auto", "language-modelling", "dpo", "orpo", "kto", "reward", "grpo", "grpo-without-reference")
+_OTHER_OBJECTIVES = {
+    "sft": "write language-modelling", "rm": "write reward", "simpo": "write orpo", "rloo": "write grpo, whose work it has",
+    "dapo": "write grpo-without-reference", "ppo": "not supported yet: it trains a critic beside the policy",
+}  # fmt: skip
+"""what others call them, and what trains more than one model"""
 LOSSES = ("auto", "sum", "mse", "cross_entropy")
 LOSS_KERNELS = ("eager", "eager-chunks", "compiled", "fused", "vocab-parallel", "vocab-parallel-fused", "te", "auto")
 ATTENTIONS = ("eager", "mem-efficient", "triton-fa1", "flash2", "flash3", "cudnn")
@@ -195,8 +200,9 @@ class TrainingSection(Section):
     """false: forward only"""
     step: Annotated[bool, Flag()] = True
     """false: no optimizer step and no optimizer states"""
-    objective: Annotated[str, Choice(OBJECTIVES, {"sft": "write language-modelling", "rm": "write reward", "simpo": "write orpo"})] = "auto"
-    """auto (the model's own task) | language-modelling | dpo | orpo (pairs without a reference model) | kto | reward"""
+    objective: Annotated[str, Choice(OBJECTIVES, _OTHER_OBJECTIVES)] = "auto"
+    """auto (the model's own task) | language-modelling | dpo | orpo (pairs without a reference model) | kto | reward | grpo (one update on
+    answers that are there) | grpo-without-reference"""
     precision: PrecisionChoice = Field(default="auto")  # type: ignore[assignment]
     """a preset, or a mapping of types; auto = what the software profile's stack uses"""
     optimizer: OptimizerSection = OptimizerSection()

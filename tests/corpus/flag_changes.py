@@ -106,8 +106,10 @@ _SAID_ELSEWHERE = ("given again", "it is one micro-batch", "Megatron's options s
 """how the reason of a size begins that another key says (of what contradicts it, a file is refused)"""
 
 
-_OF_CHECKPOINTS = "exp_manager."
-"""what NeMo calls its checkpoints by"""
+_OF_OTHERS = ("exp_manager.", "actor_rollout_ref.rollout.")
+"""what begins the names of NeMo's checkpoints, and of what generates answers for verl's updates"""
+ADDED_UP = ("data.max_prompt_length", "data.max_response_length")
+"""settings of verl whose sum the scenario says"""
 
 
 def quiet(imported: ImportedScenario) -> list[str]:
@@ -121,7 +123,7 @@ def quiet(imported: ImportedScenario) -> list[str]:
 
 def _is_size(key: Key) -> bool:
     """A number of more than one under a name of `SIZES`."""
-    named = key.name.rpartition(".")[2] in SIZES and not key.name.startswith(_OF_CHECKPOINTS)
+    named = key.name.rpartition(".")[2] in SIZES and not key.name.startswith(_OF_OTHERS)
     return named and re.fullmatch(r"\d+", str(key.value)) is not None and int(key.value) > 1
 
 
@@ -132,7 +134,7 @@ def outcome(change: Change, file: str, before: Mapping[str, Any]) -> str:
     except InputError:
         return "refused"
     was, now = looked_up(before, change.path), looked_up(after.tree, change.path)
-    if change.path in FOLLOWS and before != after.tree:
+    if (change.path in FOLLOWS or change.setting in ADDED_UP) and before != after.tree:
         return "changed"
     if change.path not in FOLLOWS and now != _MISSING and change.becomes.isdigit() and int(change.becomes) != now:
         return "refused" if was != now and _says_why(after, change.path) else f"ignored: {change.path} is {now}, not {change.becomes}"

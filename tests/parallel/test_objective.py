@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -48,9 +49,12 @@ def resident(one):
 
 
 @pytest.mark.parametrize("strategy", EVERY)
-@pytest.mark.parametrize(("name", "passes"), [("dpo", 2), ("kto", 3), ("orpo", 0), ("reward", 0)])
+@pytest.mark.parametrize(
+    ("name", "passes"), [("dpo", 2), ("kto", 3), ("orpo", 0), ("reward", 0), ("grpo", 2), ("grpo-without-reference", 1)]
+)
 def test_passes_without_gradients_take_a_forward_each(strategy, name, passes):
-    """DPO: 2 sequences of one reference forward; KTO: one sequence of three. Together DPO is 2 x (3 F + F) where backward is 2 F."""
+    """DPO: 2 sequences of one reference forward; KTO: one sequence of three; GRPO: the policy's and the reference's on the answer. Together
+    DPO is 2 x (3 F + F) where backward is 2 F."""
     made = step(name, strategy)
     plain = step("language-modelling", strategy, micro_batch=made.plan.training.micro_batch)
     assert made.makespan - plain.makespan == pytest.approx(MICRO_BATCHES * PAIRS * passes * forward_flop(1), rel=1e-9)
@@ -66,7 +70,7 @@ def test_a_step_of_dpo_is_eight_forwards_per_pair():
 
 
 @pytest.mark.parametrize("strategy", EVERY)
-@pytest.mark.parametrize("name", ["dpo", "kto"])
+@pytest.mark.parametrize("name", ["dpo", "kto", "grpo"])
 def test_the_reference_model_is_stored_once(strategy, name):
     made = step(name, strategy)
     plain = step("language-modelling", strategy, micro_batch=made.plan.training.micro_batch)
@@ -76,7 +80,7 @@ def test_the_reference_model_is_stored_once(strategy, name):
 
 
 @pytest.mark.parametrize("strategy", EVERY)
-@pytest.mark.parametrize("name", ["dpo", "kto"])
+@pytest.mark.parametrize("name", ["dpo", "kto", "grpo"])
 def test_a_reference_without_adapters_needs_no_memory(strategy, name):
     model = finetuned(model_of("gpt2"), LORA)
     made = step(name, strategy, model, finetune=LORA)
@@ -111,6 +115,18 @@ def test_a_reference_runs_while_the_policys_activations_are_there():
     """Peak: DPO lives through both models' logits, ORPO through one's."""
     one, other = (step(name, attention="flash2").memory().peak for name in ("orpo", "dpo"))
     assert other >= one + 2 * PARAMETERS
+
+
+@pytest.mark.parametrize("strategy", EVERY)
+def test_passes_before_the_policys_meet_none_of_its_activations(strategy):
+    """With their own logits they peak where the policy's pass has kept nothing yet, and take as long."""
+    settings = {"precision": PRESETS["pure-bf16"], "micro_batches": MICRO_BATCHES, "attention": "flash2", "clock": flop}
+    settings |= {"data": RANKS, "micro_batch": PAIRS, "data_settings": {"strategy": strategy}}
+    first = OBJECTIVES["grpo"]
+    before, behind = (job("gpt2", objective=one, **settings) for one in (first, replace(first, before=False)))
+    assert before.makespan == pytest.approx(behind.makespan, rel=1e-12)
+    logits = 2 * PAIRS * LENGTH * 50257
+    assert behind.memory().peak - before.memory().peak >= 0.9 * logits
 
 
 @pytest.mark.parametrize("strategy", EVERY)

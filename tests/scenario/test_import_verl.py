@@ -1,4 +1,4 @@
-"""Commands of verl: supervised fine-tuning becomes a scenario, what generates answers is refused by name."""
+"""Commands of verl: supervised fine-tuning and updates of a policy become scenarios, what trains a critic is refused by name."""
 
 from __future__ import annotations
 
@@ -13,6 +13,14 @@ from parsim.scenario.build import build
 SFT = (
     "torchrun --standalone --nnodes=1 --nproc_per_node=8 -m verl.trainer.fsdp_sft_trainer data.train_files=a.parquet "
     "data.max_length=2048 model.partial_pretrain=Qwen/Qwen2.5-7B-Instruct trainer.total_epochs=2 optim.lr=1e-5 "
+)
+
+ACTOR = "actor_rollout_ref.actor"
+GRPO = (
+    "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=1024 data.max_prompt_length=512 "
+    "data.max_response_length=1024 actor_rollout_ref.model.path=Qwen/Qwen2-7B-Instruct actor_rollout_ref.rollout.n=5 "
+    f"actor_rollout_ref.model.enable_gradient_checkpointing=True {ACTOR}.ppo_mini_batch_size=256 {ACTOR}.use_kl_loss=True "
+    f"{ACTOR}.ppo_micro_batch_size_per_gpu=8 trainer.n_gpus_per_node=8 trainer.nnodes=1"
 )
 
 
@@ -81,13 +89,80 @@ def test_the_older_key_of_the_batch_is_one_question_with_checkpointing() -> None
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=1024", "algorithm.adv_estimator"),
+        ("python3 -m verl.trainer.main_ppo algorithm.adv_estimator=gae data.train_batch_size=1024", "algorithm.adv_estimator"),
+        ("python3 -m verl.trainer.main_ppo algorithm.adv_estimator=own data.train_batch_size=1024", "algorithm.adv_estimator"),
         ("python3 -m verl.trainer.main_ppo data.train_batch_size=1024", "python -m"),
         ("python3 -m verl.trainer.main_generation model.path=x", "python -m"),
         (f"{SFT} model.strategy=megatron", "model.strategy"),
+        (f"{GRPO} actor_rollout_ref.actor.strategy=megatron", "actor_rollout_ref.actor.strategy"),
+        (f"{GRPO} --config-name=ppo_megatron_trainer", "--config-name"),
+        (f"{GRPO} actor_rollout_ref.actor.ppo_epochs=2", "actor_rollout_ref.actor.ppo_epochs"),
+        (f"{GRPO} {ACTOR}.ulysses_sequence_parallel_size=2", f"{ACTOR}.ulysses_sequence_parallel_size"),
+        (f"{GRPO} actor_rollout_ref.actor.freeze_vision_tower=True", "actor_rollout_ref.actor.freeze_vision_tower"),
+        (f"{GRPO} actor_rollout_ref.actor.fsdp_config.offload_policy=True", "actor_rollout_ref.actor.fsdp_config.offload_policy"),
     ],
 )
-def test_what_generates_answers_is_refused_by_name(text: str, named: str) -> None:
+def test_another_job_is_refused_by_name(text: str, named: str) -> None:
     with pytest.raises(ScenarioError, match="not supported yet") as error:
         imported(text)
     assert [finding.path for finding in error.value.findings] == [named]
+
+
+def test_an_update_of_a_policy() -> None:
+    """256 prompts with five answers each; four updates of a rollout share its forward passes evenly."""
+    read = imported(GRPO)
+    assert read.to_fill == ()
+    assert read.tree["training"] == {
+        "sequence_length": 512 + 1024,
+        "global_batch": 256 * 5,
+        "micro_batch": 8,
+        "precision": "amp-bf16",
+        "optimizer": {"name": "adamw", "clip_gradients": True},
+        "recompute": "full",
+        "objective": "grpo",
+    }
+    assert read.tree["parallel"] == {"data": {"strategy": "fsdp"}}
+    assert not [fate for fate in read.fates if fate.kind in ("unknown", "not modelled")]
+    assert [remark.path for remark in read.warnings] == ["training.objective"]
+    built = build(load(read.tree))
+    assert built.training.micro_batches == 1280 // (8 * 8)
+    assert [finding.path for finding in built.warnings] == ["training.objective"]
+
+
+@pytest.mark.parametrize(
+    ("override", "path", "value"),
+    [
+        (f"{ACTOR}.use_kl_loss=False", "training.objective", "grpo-without-reference"),
+        (f"{ACTOR}.use_kl_loss=False algorithm.use_kl_in_reward=True", "training.objective", "grpo"),
+        (f"{ACTOR}.ppo_mini_batch_size=128", "training.global_batch", 640),
+        ("actor_rollout_ref.rollout.n=8", "training.global_batch", 2048),
+        ("data.max_response_length=512", "training.sequence_length", 1024),
+        (f"{ACTOR}.fsdp_config.model_dtype=bfloat16", "training.precision", "pure-bf16"),
+        ("actor_rollout_ref.model.enable_gradient_checkpointing=False", "training.recompute", None),
+        ("actor_rollout_ref.model.lora_rank=64", "training.finetune.rank", 64),
+        (f"{ACTOR}.strategy=fsdp2", "parallel.data.fsdp_version", 2),
+        (f"{ACTOR}.fsdp_config.fsdp_size=4", "parallel.data.shard_size", 4),
+        (f"{ACTOR}.fsdp_config.fsdp_size=4", "parallel.data.strategy", "hsdp"),
+        (f"{ACTOR}.fsdp_config.fsdp_size=8", "parallel.data.strategy", "fsdp"),
+        (f"{ACTOR}.fsdp_config.reshard_after_forward=False", "parallel.data.reshard_after_forward", False),
+        (f"{ACTOR}.grad_clip=0", "training.optimizer.clip_gradients", False),
+        (f"{ACTOR}.use_dynamic_bsz=True", "training.micro_batch", 10),  # 16,384 tokens hold 10 answers of 1,536; 160 of a GPU are 16 x 10
+        (f"{ACTOR}.use_dynamic_bsz=True {ACTOR}.ppo_max_token_len_per_gpu=24000", "training.micro_batch", 10),  # they hold 15
+        ("trainer.n_gpus_per_node=4", "cluster.gpus", 4),
+    ],
+)
+def test_one_override_changes_the_update(override: str, path: str, value: object) -> None:
+    holder: object = imported(f"{GRPO} {override}").tree
+    for key in path.split("."):
+        holder = holder.get(key) if isinstance(holder, dict) else None
+    assert holder == value
+
+
+def test_answers_of_all_gpus_are_divided_among_them() -> None:
+    older = GRPO.replace("ppo_micro_batch_size_per_gpu=8", "ppo_micro_batch_size=128")
+    assert imported(older).tree["training"]["micro_batch"] == 128 // 8
+
+
+def test_an_update_takes_no_more_prompts_than_a_rollout_has() -> None:
+    with pytest.raises(ScenarioError, match="an update takes 2048 prompts, and a rollout has 1024"):
+        imported(f"{GRPO} {ACTOR}.ppo_mini_batch_size=2048")

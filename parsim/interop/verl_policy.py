@@ -1,0 +1,243 @@
+"""Updates of verl's policy optimisation (GRPO, RLOO, REINFORCE++ ...) as a scenario.
+
+volcengine/verl, verl/trainer/ppo/ray_trainer.py (fit): answers are generated and scored; the policy and the reference model read all of
+them without gradients; then the actor is updated mini-batch by mini-batch (verl/workers/actor/dp_actor.py, update_policy). A step of the
+scenario is one update with its share of those forward passes. Defaults are those of verl/trainer/config/ppo_trainer.yaml.
+"""
+
+from __future__ import annotations
+
+from parsim.interop.command import VISIBLE, Invocation, read_environment
+from parsim.interop.hydra import NAMES, PATHS
+from parsim.interop.import_draft import ImportDraft
+from parsim.interop.import_sections import Count, counted, write_cluster, write_micro_batch, write_model
+from parsim.interop.keys import Key, Source, key_table
+from parsim.interop.peft import write_targets
+
+MODULES = ("verl.trainer.main_ppo", "recipe.dapo.main_dapo")
+ESTIMATOR = "algorithm.adv_estimator"
+WITH_CRITIC = ("gae",)
+WITHOUT_CRITIC = (
+    "grpo", "grpo_passk", "grpo_vectorized", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "remax", "rloo", "rloo_vectorized",
+    "opo", "gpg", "optimal_token_baseline",
+)  # fmt: skip
+"""estimators of advantages: verl/trainer/ppo/core_algos.py (AdvantageEstimator)"""
+ACTOR = "actor_rollout_ref.actor"
+DEFAULT_FILES = ("ppo_trainer", "ppo_trainer.yaml", "dapo_trainer", "dapo_trainer.yaml")
+"""whose sections the defaults come from"""
+PROMPT, ANSWER, PROMPTS, MINI_BATCH = 512, 512, 1024, 256
+"""defaults: tokens of a prompt and of an answer, prompts of a rollout and of an update"""
+NODES, GPUS = 1, 8
+TOKENS = 16384
+"""default of ppo_max_token_len_per_gpu"""
+
+
+def read_policy_update(draft: ImportDraft, call: Invocation, source: Source) -> None:
+    """Write the scenario of one update of ``verl.trainer.main_ppo``; a critic, and other engines than FSDP, are refused by name."""
+    _refuse_others(draft, call, source)
+    if draft.errors:
+        return
+    launch = Source(call.launch, key_table("verl-policy"))
+    write_model(draft, source.of("model"))
+    _machines(draft, source, launch)
+    length = _length(draft, source)
+    _batch(draft, source)
+    _micro_batch(draft, source, length)
+    _types(draft, source)
+    _objective(draft, source)
+    _adapters(draft, source)
+    _sharding(draft, source)
+    draft.remark("a step is one update with its forward passes: generating and scoring the answers is not part of it", "training.objective")
+    read_environment(draft, call.environment)
+    draft.close(source)
+    draft.close(launch)
+
+
+def _refuse_others(draft: ImportDraft, call: Invocation, source: Source) -> None:
+    estimator = source.get(ESTIMATOR)
+    line = call.positional[0].line if call.positional else 1
+    if estimator is None or str(estimator.value) in WITH_CRITIC:
+        word = estimator or Key(call.program, "python -m", call.program, draft.file, line)
+        said = "" if estimator else f" ({ESTIMATOR} is gae if not given)"
+        draft.refuse(word, f"PPO, which trains a critic beside the policy{said}", f"parsim reads {', '.join(WITHOUT_CRITIC)}")
+    elif str(estimator.value) not in WITHOUT_CRITIC:
+        draft.refuse(estimator, f"the estimator {estimator.value}", f"parsim reads {', '.join(WITHOUT_CRITIC)}")
+    else:
+        draft.harmless(estimator, "how answers are weighed")
+    strategy = source.of("parallel.data.fsdp_version")
+    if strategy is not None and source.table.rows["parallel.data.fsdp_version"].ours(strategy.value) is None:
+        draft.refuse(strategy, f"verl's engine {strategy.value}", "parsim reads fsdp and fsdp2")
+    for key in call.options:
+        if key.name in NAMES and str(key.value) not in DEFAULT_FILES:
+            draft.refuse(key, f"the settings of {key.value}", "parsim knows the defaults of ppo_trainer.yaml")
+        elif key.name in (*NAMES, *PATHS):
+            draft.harmless(key, "the defaults that parsim knows")
+    epochs = source.get(f"{ACTOR}.ppo_epochs")
+    if (count := draft.whole(epochs, 1)) is not None and count > 1:
+        draft.refuse(epochs, "several updates on the same answers, which share their forward passes", "use 1")
+    draft.harmless(epochs, "every answer is trained on once")
+
+
+def _machines(draft: ImportDraft, source: Source, launch: Source) -> None:
+    """Ray starts a process for every GPU that the trainer asks for."""
+    nodes, each = source.get("trainer.nnodes"), source.get("trainer.n_gpus_per_node")
+    count = counted(draft, nodes, replaced=draft.given.nodes is not None)
+    per_node = counted(draft, each)
+    if each is None and nodes is not None:
+        per_node = Count(GPUS, nodes, f"trainer.n_gpus_per_node is {GPUS} if not given")
+    for key in (*launch.all("nnodes", "nodes", "ntasks", "ntasks_per_node", "gpus_per_node", "gres", "gpus"), launch.get(VISIBLE)):
+        draft.harmless(key, "Ray starts a process on every GPU that trainer.nnodes and trainer.n_gpus_per_node ask for")
+    write_cluster(draft, nodes=count, per_node=per_node, open_nodes=nodes if nodes is not None and count is None else None)
+
+
+def _gpus(draft: ImportDraft, source: Source) -> int | None:
+    """GPUs of the job, where they are numbers."""
+    nodes, each = source.get("trainer.nnodes"), source.get("trainer.n_gpus_per_node")
+    sizes = [draft.given.nodes or NODES if nodes is None or draft.given.nodes else nodes.value, GPUS if each is None else each.value]
+    try:
+        return int(sizes[0]) * int(sizes[1])
+    except (TypeError, ValueError):
+        return None
+
+
+def _length(draft: ImportDraft, source: Source) -> int | None:
+    """Prompt and answer, both as long as they may be."""
+    prompt, answer = source.of("training.sequence_length"), source.get("data.max_response_length")
+    if draft.given.sequence_length is not None:
+        draft.write("training.sequence_length", draft.given.sequence_length, note="--sequence")
+        for key in (prompt, answer):
+            draft.harmless(key, "replaced by --sequence")
+        return draft.given.sequence_length
+    sizes = [draft.whole(key, 1) if key is not None else default for key, default in ((prompt, PROMPT), (answer, ANSWER))]
+    if None in sizes:
+        return None
+    length = sum(size or 0 for size in sizes)
+    note = f"a prompt of {sizes[0]} and an answer of {sizes[1]} tokens; shorter samples: add mean_sequence_length"
+    draft.write("training.sequence_length", length, prompt, answer, note=note)
+    return length
+
+
+def _batch(draft: ImportDraft, source: Source) -> None:
+    """Answers of an update: prompts of a mini-batch times the answers to each."""
+    mini, prompts = source.of("training.global_batch"), source.get("data.train_batch_size")
+    answers = source.get("actor_rollout_ref.rollout.n")
+    each = draft.whole(answers, 1) if answers is not None else 1
+    size = draft.whole(mini, 1) if mini is not None else MINI_BATCH
+    rollout = draft.whole(prompts, 1) if prompts is not None else PROMPTS
+    if each is None or size is None or rollout is None:
+        return
+    if size > rollout:
+        at = mini or prompts
+        if at is not None:
+            text = f"an update takes {size} prompts, and a rollout has {rollout} (verl asks for at least as many)"
+            draft.errors.append(at.finding(text, f"write {ACTOR}.ppo_mini_batch_size of at most {rollout}"))
+    elif rollout % size:
+        draft.unmodelled(prompts, f"the last update of a rollout takes {rollout % size} prompts instead of {size}")
+    draft.harmless(prompts, f"a rollout of {rollout} prompts is {rollout // size} updates, each with its share of the forward passes")
+    if draft.given.gradient_accumulation is not None:
+        draft.write("training.gradient_accumulation", draft.given.gradient_accumulation, note="--gradient-accumulation")
+        for key in (mini, answers):
+            draft.harmless(key, "replaced by --gradient-accumulation")
+        return
+    draft.write("training.global_batch", size * each, mini, answers, note=f"{size} prompts of an update x {each} answers")
+
+
+def _micro_batch(draft: ImportDraft, source: Source, length: int | None) -> None:
+    """Answers of a GPU at a time: their number, verl's older number for all GPUs, or as many as some tokens hold."""
+    each, together = source.of("training.micro_batch"), source.get(f"{ACTOR}.ppo_micro_batch_size")
+    dynamic, tokens = source.get(f"{ACTOR}.use_dynamic_bsz"), source.get(f"{ACTOR}.ppo_max_token_len_per_gpu")
+    if draft.flag(dynamic) and draft.given.micro_batch is None:
+        for key in (each, together):
+            draft.harmless(key, "micro-batches are filled with tokens")
+        most = draft.whole(tokens, 1) if tokens is not None else TOKENS
+        ranks = draft.whole(source.of("parallel.context.size"), 1) or 1
+        if most is not None and length is not None:
+            hold = max(1, most * ranks // length)
+            note = f"{most * ranks} tokens hold {hold} answers of {length}; shorter ones: add mean_sequence_length"
+            draft.write("training.micro_batch", _even(draft, source, hold, ranks), dynamic, tokens, note=note)
+        return
+    for key in (dynamic, tokens):
+        draft.harmless(key, "micro-batches have a number of answers")
+    world, total = _gpus(draft, source), draft.whole(together, 1)
+    if each is None and draft.given.micro_batch is None and total is not None and world is not None and total % world == 0:
+        draft.write("training.micro_batch", total // world, together, note=f"{total} / {world} GPUs")
+        return
+    draft.harmless(together, "the answers of a GPU are said")
+    write_micro_batch(draft, each)
+
+
+def _even(draft: ImportDraft, source: Source, hold: int, ranks: int) -> int:
+    """The most answers, of at most `hold`, with which the micro-batches of an update are of one size."""
+    batch, world = draft.value("training.global_batch"), _gpus(draft, source)
+    if not isinstance(batch, int) or world is None or world % ranks or batch % (replicas := world // ranks):
+        return hold
+    return next(size for size in range(min(hold, batch // replicas), 0, -1) if batch // replicas % size == 0)
+
+
+def _types(draft: ImportDraft, source: Source) -> None:
+    """FSDP's mixed precision in bf16, on weights of the type that is said; AdamW of PyTorch."""
+    kind = source.of("training.precision")
+    if kind is None:
+        draft.write("training.precision", "amp-bf16", note="fsdp_config.model_dtype is fp32 if not given")
+    elif draft.take(source, "training.precision") is None:
+        draft.errors.append(kind.finding(f"{kind.value} is neither fp32 nor bf16"))
+    for products in source.all(f"{ACTOR}.fsdp_config.dtype", f"{ACTOR}.fsdp_config.mixed_precision.param_dtype"):
+        if str(products.value) not in ("bfloat16", "bf16"):
+            draft.refuse(products, f"products in {products.value}", "use bfloat16")
+        draft.harmless(products, "products in bf16")
+    draft.write("training.optimizer.name", "adamw", note="its actor's")
+    clip = source.of("training.optimizer.clip_gradients")
+    limit = draft.number(clip)
+    draft.write("training.optimizer.clip_gradients", limit is None or limit > 0, clip, note="" if clip else "actor.grad_clip is 1.0")
+    again = source.of("training.recompute")
+    if again is None:
+        draft.fill("training.recompute", "full or none: what enable_gradient_checkpointing is if not given depends on the version of verl")
+    elif draft.flag(again):
+        draft.write("training.recompute", "full", again)
+    else:
+        draft.harmless(again, "switched off")
+
+
+def _objective(draft: ImportDraft, source: Source) -> None:
+    loss, reward = source.get(f"{ACTOR}.use_kl_loss"), source.get("algorithm.use_kl_in_reward")
+    asked = [key for key in (loss, reward) if draft.flag(key)]
+    if asked:
+        draft.write("training.objective", "grpo", *asked)
+    else:
+        note = "no KL term: use_kl_loss and use_kl_in_reward are false" + ("" if loss and reward else " if not given")
+        draft.write("training.objective", "grpo-without-reference", loss, reward, note=note)
+    for key in (loss, reward):
+        draft.harmless(key, "the reference model is there for the other term")
+
+
+def _adapters(draft: ImportDraft, source: Source) -> None:
+    rank, targets = source.of("training.finetune.rank"), source.of("training.finetune.targets")
+    if (size := draft.whole(rank)) is not None and size > 0:
+        draft.write("training.finetune.method", "lora", rank)
+        draft.write("training.finetune.rank", size, rank)
+        write_targets(draft, targets)
+    for key in (rank, targets):
+        draft.harmless(key, "without lora_rank there are no adapters")
+
+
+def _sharding(draft: ImportDraft, source: Source) -> None:
+    """FSDP over all GPUs, or over ``fsdp_size`` of them with replicas."""
+    size, again, version = (source.of(f"parallel.data.{name}") for name in ("shard_size", "reshard_after_forward", "fsdp_version"))
+    ranks, world = draft.number(size), _gpus(draft, source)
+    shared = ranks is not None and ranks > 0 and (world is None or ranks < world)
+    if shared and ranks is not None:
+        draft.write("parallel.data.strategy", "hsdp", size)
+        draft.write("parallel.data.shard_size", int(ranks), size)
+    else:
+        draft.write("parallel.data.strategy", "fsdp", note="its actor shards everything")
+    draft.harmless(size, "all GPUs share one copy")
+    if version is not None:
+        draft.write("parallel.data.fsdp_version", int(source.table.rows["parallel.data.fsdp_version"].ours(version.value) or 1), version)
+    if again is not None and not draft.flag(again):
+        draft.write("parallel.data.reshard_after_forward", False, again)
+    draft.harmless(again, "weights are dropped after forward")
+    draft.only_some(source, *source.table.only)
+    sequence = source.of("parallel.context.size")
+    if (count := draft.whole(sequence, 1)) is not None and count > 1:
+        draft.refuse(sequence, "a policy whose samples are spread over ranks", "use 1: its forward passes have whole samples")
+    draft.harmless(sequence, "every rank has whole samples")
