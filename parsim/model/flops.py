@@ -218,7 +218,9 @@ def _hfu(model: Model, sequence: int, recompute: Recompute) -> float:
 
 
 def attention_width(model: Model) -> float:
-    """a*d, or its mean over queries/keys and values where they differ (MLA)."""
+    """a*d, or its mean over queries/keys and values where they differ (MLA), or over layers whose heads differ (Gemma 4)."""
+    if (mean := model.facts.get("attention_width")) is not None:
+        return float(str(mean))
     value_dim = model.facts.get("value_dim") or model.head_dim
     return model.heads * (model.head_dim + int(str(value_dim))) / 2
 
@@ -340,9 +342,11 @@ def _by_parameters(model: Model, index: int, sequence: int, convention: str, *, 
     frozen = share * sum(p.count for p in own if not p.trainable)
     if differentiated:
         return 2.0 * frozen * sequence
-    attends = any(isinstance(operator, AttentionCore) for operator in block.operators)
-    layer = attends and convention not in _WITHOUT_ATTENTION
-    attention = 8.0 * attention_width(model) * sequence if layer else 0.0
+    core = next((operator for operator in block.operators if isinstance(operator, AttentionCore)), None)
+    attention = 0.0
+    if core is not None and convention not in _WITHOUT_ATTENTION:
+        width = core.heads * core.head_dim if any(model.full_heads) else attention_width(model)
+        attention = 8.0 * width * sequence
     return (4.0 * frozen + attention) * sequence
 
 
