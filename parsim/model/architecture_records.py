@@ -116,6 +116,8 @@ class Image:
     """rows of the table of positions; -1 = one per token; 0 = no table"""
     any_size: bool = False
     """images have the size that the scenario gives them (Qwen2-VL, Pixtral)"""
+    usual_size: int = 448
+    """with `any_size`: pixels along one side where the scenario does not say it"""
 
     @property
     def patches(self) -> int:
@@ -149,6 +151,10 @@ class Projector:
     """patches along each side that become one token"""
     pools: bool = False
     """by their mean, not side by side (Gemma 3)"""
+    pools_by_product: bool = False
+    """that mean is an fp32 product with a matrix of zeros and shares, because patches lie where their positions say (Gemma 4)"""
+    standardised: bool = False
+    """with `pools_by_product`: what is pooled is shifted and multiplied, feature by feature, by numbers that no gradient updates"""
     norm: Literal["none", "layernorm", "rmsnorm"] = "none"
     norm_offset: bool = False
     """as `TransformerConfig.norm_offset`"""

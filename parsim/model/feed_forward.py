@@ -90,6 +90,7 @@ def _experts(config: TransformerConfig, experts: Experts, source: str, router: s
         latent=experts.latent,
         router_source=router,
         scaled=experts.scaled,
+        parameter_names=("router.proj" if router else "gate", "experts.gate_up_proj", "experts.down_proj"),  # the dense MLP has a gate, too
     )
 
 

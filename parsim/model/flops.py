@@ -21,6 +21,7 @@ from parsim.model.linear_attention import LinearAttention, ShortConvolution
 from parsim.model.mixture import GroupedLinear, Router
 from parsim.model.model import Block, Model, Operator, Parameter
 from parsim.model.parameter_counts import active_parameter_count, layer_parameter_count
+from parsim.model.pooling import PoolByPosition
 from parsim.model.sparse_attention import LightningIndexer
 from parsim.model.workload import Workload
 
@@ -183,9 +184,12 @@ def _core(block: Block, sequence: int, *, causal: bool = True) -> float:
 
 
 def _chooses(block: Block, sequence: int) -> float:
-    """Forward FLOP of one sample in what has no backward pass: indexers."""
+    """Forward FLOP of one sample in what has no backward pass: indexers; half of those that have one product there, not two: pooling."""
     at = _workload(sequence).tokens_in(block)
-    return math.fsum(operator_flop(one, at).forward for one in block.operators if isinstance(one, LightningIndexer))
+    shares = {LightningIndexer: 1.0, PoolByPosition: 0.5}
+    return math.fsum(
+        share * operator_flop(one, at).forward for one in block.operators for kind, share in shares.items() if type(one) is kind
+    )
 
 
 def masked_flop(block: Block, sequence: int) -> float:
@@ -194,7 +198,7 @@ def masked_flop(block: Block, sequence: int) -> float:
 
 
 def forward_alone(model: Model, sequence: int) -> float:
-    """Forward FLOP per token that no backward pass follows: indexers."""
+    """Forward FLOP per token that no backward pass follows: indexers, and half of what has no gradient of a weight: pooling."""
     return math.fsum(count * _chooses(block, sequence) for block, count in _distinct(model)) / (sequence if model.sequence else 1)
 
 

@@ -38,7 +38,6 @@ REFUSED: Mapping[str, str] = {
     "minimax_text_01": "its linear attention has a gate and residual weights that no operator here has",
     "gemma3n": "per-layer embeddings, alternating updates and layers that share keys and values",
     "gemma3n_text": "per-layer embeddings, alternating updates and layers that share keys and values",
-    "gemma4": "a tower of images with positions on two axes; its text_config is read as a config of its own",
     "deepseek_v4": "compressed sparse attention and hyper-connections",
     "longcat_flash": "experts that compute nothing, and two attentions in a layer",
     "diffllama": "differential attention: the difference of two softmaxes",
