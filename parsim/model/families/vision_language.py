@@ -46,6 +46,8 @@ class VisionLanguage(NamedTuple):
     """where the text part stands"""
     classes: tuple[str, ...] = ()
     """classes whose names do not end in ForConditionalGeneration"""
+    refused: Mapping[str, str] = {}
+    """keys of the whole config -> what they describe and is not built"""
     text_alone: bool = False
     """a config without ``vision_config`` is of the text alone: its class makes no tower (Gemma 4) or one that fits no projector"""
 
@@ -305,7 +307,7 @@ VISION_LANGUAGE: Mapping[str, VisionLanguage] = {
     "gemma3": VisionLanguage(_gemma3, harmless=_COMMON | {"mm_tokens_per_image"}),
     "gemma4": VisionLanguage(
         _gemma4, harmless=_COMMON | words("vision_soft_tokens_per_image boa_token_id eoa_token_id audio_token_id"), tied=True,
-        text_alone=True,
+        refused={"audio_config": "a tower of speech, as Gemma 4's E2B and E4B have it,"}, text_alone=True,
     ),
     "idefics3": VisionLanguage(_idefics3, harmless=_COMMON | {"scale_factor"}),
     "smolvlm": VisionLanguage(_idefics3, harmless=_COMMON | {"scale_factor"}),
