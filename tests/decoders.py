@@ -12,6 +12,10 @@ GROUPED: dict[str, Any] = {**SIZES, "num_key_value_heads": 2}
 HEADS: dict[str, Any] = {**GROUPED, "head_dim": 24}
 GPT: dict[str, Any] = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 320, "n_positions": 64}
 EXPERTS: dict[str, Any] = {**GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2}
+GEMMA4: dict[str, Any] = {
+    **HEADS, "sliding_window": 8, "hidden_size_per_layer_input": 0, "global_head_dim": 32, "num_global_key_value_heads": 1,
+    "attention_k_eq_v": True,
+}  # fmt: skip
 LATENT: dict[str, Any] = {
     **SIZES, "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "kv_lora_rank": 32,
     "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16, "num_key_value_heads": 4,
@@ -40,6 +44,17 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3_text": ("gemma3_text", {**HEADS, "sliding_window": 8}),
     "gemma3_text, a window in every layer but one": (
         "gemma3_text", {**HEADS, "sliding_window": 8, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]},
+    ),
+    "gemma4_text": ("gemma4_text", GEMMA4),
+    "gemma4_text, values of their own": (
+        "gemma4_text", {
+            **GEMMA4, "attention_k_eq_v": False,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+        },
+    ),
+    "gemma4_text, experts beside the MLP": (
+        "gemma4_text",
+        {**GEMMA4, "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 48, "attention_bias": True},
     ),
     "glm": ("glm", HEADS),
     "glm4": ("glm4", HEADS),
@@ -176,7 +191,8 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }  # fmt: skip
 PARAMETERS: dict[str, int] = {
-    "gemma3_text": 230_656, "gemma3_text, a window in every layer but one": 230_656, "glm": 251_200, "glm4": 251_712,
+    "gemma3_text": 230_656, "gemma3_text, a window in every layer but one": 230_656, "gemma4_text": 230_672,
+    "gemma4_text, values of their own": 242_976, "gemma4_text, experts beside the MLP": 381_184, "glm": 251_200, "glm4": 251_712,
     "glm4 without biases": 250_944, "olmo": 225_280, "olmo with clamps": 225_280, "olmo2": 226_240, "olmo2 with biases": 227_008,
     "olmo3": 226_240, "olmoe": 632_768, "exaone4": 225_984, "exaone4 without windows": 225_984, "smollm3": 205_376,
     "smollm3 with biases": 228_288, "granite": 225_856, "granite with biases": 228_288, "granitemoe": 632_384,

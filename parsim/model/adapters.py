@@ -325,7 +325,7 @@ def _words(linear: Linear) -> tuple[tuple[str, ...], ...]:
     """Other names of each weight of an operator."""
     several = len(linear.out_features) > 1
     if linear.name == "query_key_value":
-        return tuple((*word, *_FUSED[:2]) for word in (_QUERY, _KEY, _VALUE)) if several else (_FUSED,)
+        return tuple((*word, *_FUSED[:2]) for word in (_QUERY, _KEY, _VALUE)[: len(linear.out_features)]) if several else (_FUSED,)
     if linear.name == "mlp_up":
         return ((*GATE, "mlp_up"), (*UP, "mlp_up")) if several else (_SINGLE_UP,)
     if linear.name.endswith("shared_up_projection") and several:

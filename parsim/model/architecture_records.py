@@ -40,8 +40,23 @@ class Experts:
     """gate and up are bounded before they are multiplied (GPT-OSS's ``swiglu_limit``)"""
     latent: int = 0
     """width to which tokens are brought before they are sent to experts, which have it as their own (Nemotron 3); 0 = the model's"""
+    beside: bool = False
+    """the dense MLP stands beside the experts, not in their place: router and experts read the residual stream, each through a norm of
+    its own, and what MLP and experts make is normed before it is added (Gemma 4)"""
+    scaled: bool = False
+    """the weights of the chosen experts are multiplied by a learned number per expert (Gemma 4)"""
     counts: tuple[int, ...] = ()
     """experts of every mixture layer, where they differ (the pyramid of PR-MoE, 2201.05596); () = `count` everywhere"""
+
+
+@dataclass(frozen=True, slots=True)
+class FullAttention:
+    """Heads of the layers that see all keys, where they are others than those of a sliding window (Gemma 4); zeros mean "as there"."""
+
+    kv_heads: int = 0
+    head_dim: int = 0
+    values_from_keys: bool = False
+    """keys and values are made of one product, by the norm and the rotation of keys and by the norm of values (``attention_k_eq_v``)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +116,8 @@ class Image:
     """rows of the table of positions; -1 = one per token; 0 = no table"""
     any_size: bool = False
     """images have the size that the scenario gives them (Qwen2-VL, Pixtral)"""
+    usual_size: int = 448
+    """with `any_size`: pixels along one side where the scenario does not say it"""
 
     @property
     def patches(self) -> int:
@@ -134,9 +151,15 @@ class Projector:
     """patches along each side that become one token"""
     pools: bool = False
     """by their mean, not side by side (Gemma 3)"""
+    pools_by_product: bool = False
+    """that mean is an fp32 product with a matrix of zeros and shares, because patches lie where their positions say (Gemma 4)"""
+    standardised: bool = False
+    """with `pools_by_product`: what is pooled is shifted and multiplied, feature by feature, by numbers that no gradient updates"""
     norm: Literal["none", "layernorm", "rmsnorm"] = "none"
     norm_offset: bool = False
     """as `TransformerConfig.norm_offset`"""
+    norm_weights: bool = True
+    """that norm has weights (not Gemma 4's)"""
     norm_merged: bool = False
     """the norm is over merged patches (InternVL), not over each"""
     merging: bool = False

@@ -14,7 +14,8 @@ from parsim.model.workload import Split, Workload, shard
 
 @dataclass(frozen=True, slots=True)
 class AttentionCore(Layer):
-    """softmax(Q K^T) V for `heads` query heads; `inputs` is one fused tensor, or query and key-value, or query, key, value.
+    """softmax(Q K^T) V for `heads` query heads; `inputs` is one fused tensor, or query and key-value, or query, key, value; or
+    query-key and value (`values_apart`).
 
     Eager attention keeps the softmax's output (with dropout also the dropped one and a mask) of b a s^2 elements;
     flash and memory-efficient kernels (2205.14135, 2112.05682) keep their output and the fp32 log-sum-exp of each row.
@@ -50,6 +51,8 @@ class AttentionCore(Layer):
     """a learned score per head in every softmax, without a value (GPT-OSS)"""
     replaced: bool = False
     """queries and keys are no longer those of the fused product (rotated, normed), values are"""
+    values_apart: bool = False
+    """of two inputs, the first one holds queries and keys, the second one values"""
     split: Split = "heads"
     selective: str = "attention"
     trainable: bool = True
@@ -70,7 +73,8 @@ class AttentionCore(Layer):
         query, key, value = self.widths(at)
         token = at.tokens * at.element
         eight, casts = at.product_type("attention") == "fp8", at.casts
-        sizes = {1: (query + key + value,), 2: (query, key + value), 3: (query, key, value)}[len(self.inputs)]
+        pair = (query + key, value) if self.values_apart else (query, key + value)
+        sizes = {1: (query + key + value,), 2: pair, 3: (query, key, value)}[len(self.inputs)]
         context = shard(self.heads, at) * (self.value_dim or self.head_dim) * token
         operands = tuple(Save(name, size * token) for name, size in zip(self.inputs, sizes, strict=True))
         if eight:  # such kernels keep what they were given, which is not what the projections made
@@ -83,7 +87,7 @@ class AttentionCore(Layer):
             expanded = group * (key + value) * token
             # a fused tensor cannot be kept in part: the copies stand for all of it
             operands = (Save(f"{self.name}.expanded", expanded + query * token),)
-            if len(self.inputs) > 1:
+            if len(self.inputs) > 1 and not self.values_apart:
                 operands = (Save(self.inputs[0], query * token), Save(f"{self.name}.expanded", expanded))
         kernels = self._eager if eager else self._fused
         work = kernels(at, operands, (query + key + value) * token, context)
@@ -342,6 +346,8 @@ class QKNorm(Layer):
     """it multiplies by the weights before it casts back; see `RMSNorm` and `LayerNorm`"""
     factor: bool = False
     """by 1 + weight"""
+    by_power: bool = False
+    """as of `RMSNorm`"""
     split: Split = "heads"
     selective: str = "norm"
     trainable: bool = True
@@ -382,6 +388,8 @@ class QKNorm(Layer):
             saves.append(Save(f"{self.name}.fp32", 4 * count))
             if self.trainable and self.weights:  # only the weights' gradients need the normalised tensor
                 saves.append(Save(f"{self.name}.normalised", 4 * count if self.wide else size))
-            if self.wide and self.factor:
+            if self.by_power:
+                saves.append(Save(f"{self.name}.mean", 4 * rows))
+            if self.wide and (self.factor or (self.by_power and at.weight_element < 4)):
                 saves.append(Save(f"{self.name}.factor", 4 * weights))
         return Work(forward, backward, input_gradients=(0,), saves=tuple(saves), forward_temporary=size, backward_temporary=size)

@@ -9,26 +9,25 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from functools import lru_cache
 
-from parsim.model.architecture_records import Experts
 from parsim.model.attention import AttentionCore, QKNorm, Rotary, RotaryTables
 from parsim.model.convolution import Conv2d
 from parsim.model.cross_attention import RelativeBias
 from parsim.model.disentangled import position_table, with_positions
-from parsim.model.elementwise import Activation, Dropout, GatedActivation, LayerScale, Prefix, ResidualAdd, Scale
+from parsim.model.elementwise import Activation, Dropout, Prefix, ResidualAdd, Scale
 from parsim.model.encoder_memory import add_cross_attention
 from parsim.model.families import FAMILIES
+from parsim.model.feed_forward import add_beside, add_feed_forward, leave, norms_feed_products
 from parsim.model.heads import head_block
 from parsim.model.latent_attention import add_latent_attention, add_sparse_attention
 from parsim.model.layer_kinds import ATTENTION
 from parsim.model.linear import Embedding, Linear
 from parsim.model.linear_attention import OutputGate
 from parsim.model.mixers import add_mixer
-from parsim.model.mixture import mixture_of_experts
-from parsim.model.model import Block, Model, Operator
+from parsim.model.model import Block, Model
 from parsim.model.prediction import begin_prediction, end_prediction
 from parsim.model.row import Row, norm
-from parsim.model.rwkv import add_channel_mixing
 from parsim.model.transformer import LayerKind, TransformerConfig
+from parsim.model.value_norm import ValueNorm
 
 
 @lru_cache(maxsize=64)
@@ -44,7 +43,7 @@ def build_transformer(config: TransformerConfig, *, name: str, tensor: int = 1, 
     config = config.resolved()
     config = replace(config, vocab_divisible_by=config.vocab_divisible_by or divisor)
     padded = padded_vocabulary(config, tensor)
-    kinds = [config.kind(i) for i in range(config.layers)]
+    kinds = _kinds(config)
     made = {kind: layer_block(config, kind) for kind in dict.fromkeys(kinds)}
     active = {kind: _active_share(config, block, kind.experts) for kind, block in made.items() if kind.mixture}
     predicts = [_prediction(config, padded, number) for number in range(config.mtp)]
@@ -60,12 +59,18 @@ def build_transformer(config: TransformerConfig, *, name: str, tensor: int = 1, 
         heads=config.heads,
         kv_heads=config.kv_heads,
         head_dim=config.head_dim,
+        full_heads=(config.full_attention.kv_heads, config.full_attention.head_dim) if config.full_attention is not None else (0, 0),
         vocabulary=config.vocabulary,
         vocabulary_padded=padded,
         maximum_sequence=config.maximum_sequence,
         active_fraction_blocks=shares,
         facts=architecture_facts(config),
     )
+
+
+def _kinds(config: TransformerConfig) -> list[LayerKind]:
+    """Of every layer."""
+    return [config.kind(i) for i in range(config.layers)]
 
 
 def padded_vocabulary(config: TransformerConfig, tensor: int) -> int:
@@ -93,6 +98,9 @@ def architecture_facts(config: TransformerConfig) -> dict[str, object]:
         facts["sequence_length"] = config.maximum_sequence
         facts["input_elements"] = config.image.channels * config.image.size**2
     facts["value_dim"] = config.head_dim if latent is None else latent.value_dim
+    if config.full_attention is not None:
+        heads = [config.full_heads(kind) for kind in _kinds(config)]
+        facts["attention_width"] = config.heads * sum(one.head_dim if one else config.head_dim for one in heads) / config.layers
     return facts
 
 
@@ -157,6 +165,9 @@ def embed_words(config: TransformerConfig, vocabulary: int, row: Row, words: str
         rotated = config.latent.rotary_dim if config.latent else int(config.head_dim * config.rotary_fraction)
         if config.mixer is not None and not config.attention_layers:
             rotated = config.mixer.key_dim
+        if config.full_attention is not None:  # tables of either size
+            sizes = {heads.head_dim if heads else config.head_dim for heads in map(config.full_heads, _kinds(config))}
+            rotated = sum(int(size * config.rotary_fraction) for size in sizes)
         row.add(RotaryTables("rotary_tables", (row.last,), "rotary_tables", rotated))
 
 
@@ -176,10 +187,14 @@ def _prediction(config: TransformerConfig, vocabulary: int, number: int) -> Bloc
 def layer_block(config: TransformerConfig, kind: LayerKind) -> Block:
     """A layer of this kind."""
     row = Row()
+    if (full := config.full_heads(kind)) is not None:
+        config = replace(config, kv_heads=full.kv_heads, head_dim=full.head_dim)
     if config.one_sublayer:
         _add_sublayer(config, kind, row)
     else:
         _add_layer(config, kind, row)
+    if config.scale_layer:
+        row.add(Scale("layer_scalar", (row.last,), "layer_scalar", config.hidden, buffer="layer_scalar"))
     return row.block("layer", FAMILIES[config.family].registration)
 
 
@@ -190,7 +205,7 @@ def _add_layer(config: TransformerConfig, kind: LayerKind, row: Row) -> None:
     if kind.letter == "M":
         stream = _mixed(config, row)
         normed = row.add(norm(config, "mlp_norm", stream))
-        row.add(ResidualAdd("mlp_residual", (_mlp(config, kind.experts, row, normed), stream), "mlp_residual", config.hidden))
+        row.add(ResidualAdd("mlp_residual", (add_feed_forward(config, kind.experts, row, normed), stream), "mlp_residual", config.hidden))
         return
     if not post and not output and kind.normed:
         normed = row.add(norm(config, "attention_norm", stream))
@@ -199,7 +214,7 @@ def _add_layer(config: TransformerConfig, kind: LayerKind, row: Row) -> None:
     if config.parallel_residual:
         if not config.shared_norm:
             normed = row.add(norm(config, "mlp_norm", stream))
-        added = _mlp(config, kind.experts, row, normed)
+        added = add_feed_forward(config, kind.experts, row, normed)
         row.add(ResidualAdd("mlp_residual", (added, attended, stream), "mlp_residual", config.hidden))
         return
     stream = row.add(ResidualAdd("attention_residual", (attended, *mixed, stream), "attention_residual", config.hidden))
@@ -210,7 +225,10 @@ def _add_layer(config: TransformerConfig, kind: LayerKind, row: Row) -> None:
         stream = normed = add_cross_attention(config, config.encoder.tokens, row, stream)
     if not post and not output:
         normed = row.add(norm(config, "mlp_norm", stream))
-    added = _mlp(config, kind.experts, row, normed)
+    if kind.mixture and config.experts is not None and config.experts.beside:
+        added = add_beside(config, replace(config.experts, count=kind.experts), row, stream, normed)
+    else:
+        added = add_feed_forward(config, kind.experts, row, normed)
     row.add(ResidualAdd("mlp_residual", (added, stream), "mlp_residual", config.hidden))
     if post:
         row.add(norm(config, "mlp_norm", row.last))
@@ -223,7 +241,7 @@ def _add_sublayer(config: TransformerConfig, kind: LayerKind, row: Row) -> None:
     else:
         name, stream = ("attention" if kind.letter in ATTENTION else "mlp"), row.last
         normed = row.add(norm(config, f"{name}_norm", stream))
-        added = _attention(config, kind, row, normed) if name == "attention" else _mlp(config, kind.experts, row, normed)
+        added = _attention(config, kind, row, normed) if name == "attention" else add_feed_forward(config, kind.experts, row, normed)
         row.add(ResidualAdd(f"{name}_residual", (added, stream), f"{name}_residual", config.hidden))
 
 
@@ -233,7 +251,7 @@ def _beside(config: TransformerConfig, row: Row, source: str) -> str:
         message = f"{config.family} has no mixer"
         raise ValueError(message)
     add_mixer(config, config.mixer, row, _scaled(config, row, source, "mixer"), alone=False)
-    return _leave(config, row, "mixer")
+    return leave(config, row, "mixer")
 
 
 def _scaled(config: TransformerConfig, row: Row, source: str, sublayer: str) -> str:
@@ -250,7 +268,7 @@ def _mixed(config: TransformerConfig, row: Row) -> str:
     stream = row.last
     normed = row.add(norm(config, "mixer_norm", stream))
     add_mixer(config, config.mixer, row, normed)
-    added = _leave(config, row, "mixer")
+    added = leave(config, row, "mixer")
     return row.add(ResidualAdd("mixer_residual", (added, stream), "mixer_residual", config.hidden))
 
 
@@ -260,12 +278,10 @@ def _attention(config: TransformerConfig, kind: LayerKind, row: Row, source: str
     if config.latent is not None and config.latent.chosen:
         value, width = add_sparse_attention(config, config.latent, row, source), config.heads * config.latent.value_dim
         row.add(Linear("attention_output", (value,), "attention_output", width, (config.hidden,), config.output_bias, "row"))
-        return _leave(config, row, "attention")
+        return leave(config, row, "attention")
     if config.latent is None:
         row.last = source
-        _query_key_value(config, kind, row)
-        queries: tuple[str, ...] = (row.last,)
-        value_dim = 0
+        queries, value_dim = _query_key_value(config, kind, row), 0
     else:
         queries, value_dim = add_latent_attention(config, config.latent, row, source), config.latent.value_dim
         width = config.heads * value_dim
@@ -287,23 +303,18 @@ def _attention(config: TransformerConfig, kind: LayerKind, row: Row, source: str
         chunk=kind.chunk,
         sinks=config.attention_sinks,
         replaced=config.latent is None and (_normed(config, kind) or _rotated(config, kind)),
+        values_apart=len(queries) == 2 and config.latent is None,
     )
     row.add(with_positions(core, config))
     if config.attention_gate:
         row.add(OutputGate("attention_gate", (row.last, queries[0]), "attention_gate", width, _fused_width(config)))
     row.add(Linear("attention_output", (row.last,), "attention_output", width, (config.hidden,), config.output_bias, "row"))
-    return _leave(config, row, "attention")
+    return leave(config, row, "attention")
 
 
 def _fused_width(config: TransformerConfig) -> int:
     """Features of queries, their gate, keys and values."""
     return ((1 + config.attention_gate) * config.heads + 2 * config.kv_heads) * config.head_dim
-
-
-def _norms_feed_products(config: TransformerConfig) -> bool:
-    """The product behind a norm is the only one that reads what the norm makes."""
-    alone = config.norm_placement in ("pre", "sandwich") and not config.parallel_residual
-    return alone and "H" not in config.layer_pattern
 
 
 def _normed(config: TransformerConfig, kind: LayerKind) -> bool:
@@ -316,90 +327,40 @@ def _rotated(config: TransformerConfig, kind: LayerKind) -> bool:
     return config.position == "rotary" and kind.rotates
 
 
-def _query_key_value(config: TransformerConfig, kind: LayerKind, row: Row) -> None:
-    """The fused tensor of queries, keys and values, normed and rotated where the architecture says so."""
+def _query_key_value(config: TransformerConfig, kind: LayerKind, row: Row) -> tuple[str, ...]:
+    """The fused tensor of queries, keys and values, normed and rotated where the architecture says so; behind it, values of their own."""
     heads, kv_heads, d = config.heads, config.kv_heads, config.head_dim
+    full = config.full_heads(kind)
+    from_keys = full is not None and full.values_from_keys
     widths: tuple[int, ...] = ((1 + config.attention_gate) * heads * d, kv_heads * d, kv_heads * d)
     names: tuple[str, ...] = ("query", "key", "value")
     if config.fused_query_key_value:
         widths, names = (sum(widths),), ()
+    if from_keys:
+        widths, names = widths[:2], names[:2]
     bias: bool | tuple[bool, ...] = config.query_key_value_bias
     if not config.key_bias and names:
-        bias = (config.query_key_value_bias, False, config.query_key_value_bias)
-    alone = _norms_feed_products(config)
+        bias = (config.query_key_value_bias, False, config.query_key_value_bias)[: len(names)]
+    alone = norms_feed_products(config)
     row.add(Linear("query_key_value", (row.last,), "query_key_value", config.hidden, widths, bias, "column", names, after_norm=alone))
     if kind.relative:
         row.add(RelativeBias("relative_bias", (row.last,), "relative_bias", config.relative_buckets, heads))
     if config.clip_query_key_value:
         row.add(Activation("query_key_value_clip", (row.last,), "query_key_value_clip", sum(widths), "clamp", "column"))
+    values: tuple[str, ...] = ()
+    if config.value_norm:
+        product = row.last
+        named = row.add(ValueNorm("value_norm", (product,), "value_norm", kv_heads, d, from_keys, config.norm_by_power))
+        row.last, values = (product, (named,)) if from_keys else (named, ())
     if _normed(config, kind):
         row.add(
             QKNorm(
                 "query_key_norm", (row.last,), "query_key_norm", heads, kv_heads, d, weights=config.query_key_norm_weights,
                 over=config.query_key_norm_over, kind=config.query_key_normalisation, bias=config.query_key_norm_bias,
-                wide=config.norm_in_fp32, factor=config.norm_offset,
+                wide=config.norm_in_fp32, factor=config.norm_offset, by_power=config.norm_by_power,
             )
         )  # fmt: skip
     if _rotated(config, kind):
         sliced = d if config.fused_query_key_value else 0
         row.add(Rotary("rotary", (row.last,), "rotary", heads, kv_heads, int(d * config.rotary_fraction), sliced, config.rotary_scaled))
-
-
-def _mlp(config: TransformerConfig, count: int, row: Row, source: str) -> str:
-    """Dense MLP or experts, up to what joins the residual stream."""
-    row.last = source
-    if count and config.experts is not None:
-        row.add(*_experts(config, replace(config.experts, count=count), source))
-        return _leave(config, row, "mlp")
-    if config.channel_mixing:
-        add_channel_mixing(config, row, source)
-        return _leave(config, row, "mlp")
-    widths: tuple[int, ...] = (config.mlp, config.mlp) if config.gated else (config.mlp,)
-    names: tuple[str, ...] = ("gate", "up") if config.gated else ()
-    if config.gated and config.fused_gate_up:
-        widths, names = (2 * config.mlp,), ()
-    alone, bias = _norms_feed_products(config), config.mlp_bias
-    row.add(Linear("mlp_up", (source,), "mlp_up", config.hidden, widths, bias, "column", names, selective="mlp", after_norm=alone))
-    if config.gated:
-        row.add(GatedActivation("mlp_activation", (row.last,), "mlp_activation", config.mlp, config.activation))
-    else:
-        row.add(Activation("mlp_activation", (row.last,), "mlp_activation", config.mlp, config.activation, "column", "mlp"))
-    if config.activation_dropout:
-        row.add(Dropout("mlp_activation_dropout", (row.last,), "mlp_activation_dropout", config.mlp, "column"))
-    row.add(Linear("mlp_down", (row.last,), "mlp_down", config.mlp, (config.hidden,), config.mlp_bias, "row"))
-    return _leave(config, row, "mlp")
-
-
-def _experts(config: TransformerConfig, experts: Experts, source: str) -> tuple[Operator, ...]:
-    return mixture_of_experts(
-        "mixture",
-        source,
-        "mixture",
-        config.hidden,
-        experts.mlp,
-        experts.count,
-        experts.top_k,
-        gated=config.gated,
-        kind=config.activation,
-        shared_width=experts.shared,
-        shared_gate=experts.shared_gate,
-        router_bias=experts.router_bias,
-        router_fp32=experts.router_dtype == "fp32",
-        renormalise=experts.renormalise,
-        groups=(experts.groups, experts.groups_kept),
-        bias=experts.bias,
-        clamp=experts.clamp,
-        latent=experts.latent,
-    )
-
-
-def _leave(config: TransformerConfig, row: Row, sublayer: str) -> str:
-    """Behind a sublayer: a weight per feature, its dropout, its norm where that stands here, and a constant."""
-    if config.layer_scale:
-        row.add(LayerScale(f"{sublayer}_scale", (row.last,), f"{sublayer}_scale", config.hidden))
-    row.add(Dropout(f"{sublayer}_dropout", (row.last,), f"{sublayer}_dropout", config.hidden))
-    if config.scale_residual:
-        row.add(Scale(f"{sublayer}_scale", (row.last,), f"{sublayer}_scale", config.hidden))
-    if config.norm_placement in ("sandwich", "output"):
-        row.add(norm(config, f"{sublayer}_output_norm", row.last))
-    return row.last
+    return (row.last, *values)

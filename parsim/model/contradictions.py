@@ -39,6 +39,7 @@ def contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
         wrong.append(("heads", f"hidden / heads = {config.hidden} / {heads} is not whole", "give head_dim"))
     if heads % kv_heads:
         wrong.append(("kv_heads", f"heads / kv_heads = {heads} / {kv_heads} is not whole", "use a divisor of heads"))
+    wrong += _full_contradictions(config)
     image = config.image
     if image is not None and (not image.patch or image.size % image.patch):
         wrong.append(("image", f"size / patch = {image.size} / {image.patch} is not whole", ""))
@@ -72,6 +73,7 @@ def contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
             wrong.append(("experts", f"top_k {experts.top_k} must be between 1 and count {experts.count}", ""))
         if experts.every < 1 or not 0 <= experts.dense_layers <= config.layers:
             wrong.append(("experts", f"every {experts.every} >= 1 and 0 <= dense_layers {experts.dense_layers} <= {config.layers}", ""))
+        wrong += _beside_contradictions(config, experts)
         wrong += _group_contradictions(experts)
         wrong += _count_contradictions(config, experts)
     return wrong
@@ -88,6 +90,41 @@ def _encoder_contradictions(config: TransformerConfig, encoder: Encoder) -> list
         wrong.append(("encoder", "a spectrogram has a fixed number of tokens", "give encoder.tokens, for Whisper 1500"))
     sizes = (encoder.mlp, encoder.tokens, encoder.audio_channels)
     return wrong + [("encoder", f"at most {LARGEST_SIZE:,}, is {size:.4g}", "") for size in sizes if size > LARGEST_SIZE]
+
+
+def _full_contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
+    """Why layers that see all keys cannot have such heads, or values such norms."""
+    wrong = []
+    if config.value_norm and config.latent is not None:
+        wrong.append(("value_norm", "latent attention has no norm over each value head", "leave it out"))
+    full = config.full_attention
+    if full is None:
+        return wrong
+    if config.latent is not None or config.encoder is not None or config.mixer is not None or config.mtp:
+        text = "heads of two sizes stand in decoders alone, without latent attention, mixers or modules that predict further words"
+        wrong.append(("full_attention", text, "leave it out"))
+    kv_heads = full.kv_heads or config.kv_heads or config.heads
+    if config.heads % kv_heads:
+        wrong.append(("full_attention", f"heads / kv_heads = {config.heads} / {kv_heads} is not whole", "use a divisor of heads"))
+    wrong += [
+        ("full_attention", f"at most {LARGEST_SIZE:,}, is {size:.4g}", "") for size in (kv_heads, full.head_dim) if size > LARGEST_SIZE
+    ]
+    if full.values_from_keys and (not config.value_norm or config.fused_query_key_value or config.attention_gate):
+        text = "values made of the keys' product need a norm of their own, and products that are not fused with others"
+        wrong.append(("full_attention", text, "say value_norm: true and fused_query_key_value: false"))
+    return wrong
+
+
+def _beside_contradictions(config: TransformerConfig, experts: Experts) -> list[tuple[str, str, str]]:
+    """Why experts cannot stand beside the dense MLP."""
+    if not experts.beside:
+        return []
+    if config.norm_placement != "sandwich" or config.normalisation != "rmsnorm" or config.parallel_residual or config.one_sublayer:
+        text = "a dense MLP beside the experts stands between norms: norm_placement sandwich, normalisation rmsnorm"
+        return [("experts", text, "leave beside out")]
+    if experts.shared or experts.latent:
+        return [("experts", "a dense MLP beside the experts takes the place of shared ones and of a latent width", "leave beside out")]
+    return []
 
 
 def _latent_contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:

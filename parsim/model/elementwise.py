@@ -235,13 +235,19 @@ class Scale(Layer):
     features: int
     split: Split = "replicated"
     selective: str = ""
+    buffer: str = ""
+    """name of the number, where the checkpoint has it (Gemma 4's ``layer_scalar``), which is then multiplied in place"""
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The number, which no gradient updates, where it has a name."""
+        return (Parameter(self.buffer, (1,), trainable=False, buffer=True),) if self.buffer else ()
 
     def training_work(self, at: Workload) -> Work:
         """Memory-bound both ways."""
         if at.fused:
             return Work(input_gradients=(0,))
         size = elements(at, self.features, self.split) * at.element
-        return Work((Memory(2 * size),), (Memory(2 * size),), output=size, input_gradients=(size,))
+        return Work((Memory(2 * size),), (Memory(2 * size),), output=0 if self.buffer else size, input_gradients=(size,))
 
 
 @dataclass(frozen=True, slots=True)

@@ -233,7 +233,7 @@ def _frozen_linear(linear: Linear, storage: str, adapters: tuple[Adapter, ...]) 
 def _insert(model: Model, recipe: Finetune) -> tuple[Block, ...]:
     """Everything frozen, with small trained modules between; a tower of images has none."""
     widths = (model.kv_heads * model.head_dim, cast("int", model.facts.get("mlp", 0)))
-    if recipe.method == "ia3" and (model.facts.get("experts") or model.facts.get("latent") or not all(widths)):
+    if recipe.method == "ia3" and (model.facts.get("experts") or model.facts.get("latent") or any(model.full_heads) or not all(widths)):
         text = f"not supported yet: learned scales in {model.name}, of which an MLP or keys and values are other than a decoder's"
         raise ModelError(Finding(text, f"{PATH}.method", recipe.method, "use method: lora"))
     hidden = recipe.encoder_hidden or max(1, model.hidden // 2)

@@ -21,6 +21,7 @@ from parsim.model.linear_attention import LinearAttention, ShortConvolution
 from parsim.model.mixture import GroupedLinear, Router
 from parsim.model.model import Block, Model, Operator, Parameter
 from parsim.model.parameter_counts import active_parameter_count, layer_parameter_count
+from parsim.model.pooling import PoolByPosition
 from parsim.model.sparse_attention import LightningIndexer
 from parsim.model.workload import Workload
 
@@ -183,9 +184,12 @@ def _core(block: Block, sequence: int, *, causal: bool = True) -> float:
 
 
 def _chooses(block: Block, sequence: int) -> float:
-    """Forward FLOP of one sample in what has no backward pass: indexers."""
+    """Forward FLOP of one sample in what has no backward pass: indexers; half of those that have one product there, not two: pooling."""
     at = _workload(sequence).tokens_in(block)
-    return math.fsum(operator_flop(one, at).forward for one in block.operators if isinstance(one, LightningIndexer))
+    shares = {LightningIndexer: 1.0, PoolByPosition: 0.5}
+    return math.fsum(
+        share * operator_flop(one, at).forward for one in block.operators for kind, share in shares.items() if type(one) is kind
+    )
 
 
 def masked_flop(block: Block, sequence: int) -> float:
@@ -194,7 +198,7 @@ def masked_flop(block: Block, sequence: int) -> float:
 
 
 def forward_alone(model: Model, sequence: int) -> float:
-    """Forward FLOP per token that no backward pass follows: indexers."""
+    """Forward FLOP per token that no backward pass follows: indexers, and half of what has no gradient of a weight: pooling."""
     return math.fsum(count * _chooses(block, sequence) for block, count in _distinct(model)) / (sequence if model.sequence else 1)
 
 
@@ -218,7 +222,9 @@ def _hfu(model: Model, sequence: int, recompute: Recompute) -> float:
 
 
 def attention_width(model: Model) -> float:
-    """a*d, or its mean over queries/keys and values where they differ (MLA)."""
+    """a*d, or its mean over queries/keys and values where they differ (MLA), or over layers whose heads differ (Gemma 4)."""
+    if (mean := model.facts.get("attention_width")) is not None:
+        return float(str(mean))
     value_dim = model.facts.get("value_dim") or model.head_dim
     return model.heads * (model.head_dim + int(str(value_dim))) / 2
 
@@ -340,9 +346,11 @@ def _by_parameters(model: Model, index: int, sequence: int, convention: str, *, 
     frozen = share * sum(p.count for p in own if not p.trainable)
     if differentiated:
         return 2.0 * frozen * sequence
-    attends = any(isinstance(operator, AttentionCore) for operator in block.operators)
-    layer = attends and convention not in _WITHOUT_ATTENTION
-    attention = 8.0 * attention_width(model) * sequence if layer else 0.0
+    core = next((operator for operator in block.operators if isinstance(operator, AttentionCore)), None)
+    attention = 0.0
+    if core is not None and convention not in _WITHOUT_ATTENTION:
+        width = core.heads * core.head_dim if any(model.full_heads) else attention_width(model)
+        attention = 8.0 * width * sequence
     return (4.0 * frozen + attention) * sequence
 
 

@@ -45,14 +45,18 @@ class Router(Layer):
     split: Split = "replicated"
     selective: str = ""
     trainable: bool = True
+    scaled: bool = False
+    """the chosen weights are multiplied by a learned number per expert (Gemma 4's ``per_expert_scale``)"""
 
     def parameters(self) -> tuple[Parameter, ...]:
-        """Weight [experts, hidden] (and a bias)."""
+        """Weight [experts, hidden] (and a bias; before it, a number per expert)."""
         name = self.parameter_name or self.name
         weight = Parameter(f"{name}.weight", (self.experts, self.hidden), trainable=self.trainable)
         bias = Parameter(f"{name}.bias", (self.experts,), trainable=self.trainable)
         buffer = Parameter(f"{name}.e_score_correction_bias", (self.experts,), trainable=False, buffer=True, element=4)
-        return (weight, *((bias,) if self.bias else ()), *((buffer,) if self.bias_buffer else ()))
+        scale = Parameter(f"{name}.per_expert_scale", (self.experts,), trainable=self.trainable)
+        before, behind = ((scale,) if self.scaled else ()), ((bias,) if self.bias else ())
+        return (*before, weight, *behind, *((buffer,) if self.bias_buffer else ()))
 
     def training_work(self, at: Workload) -> Work:
         """2 T h E operations each way and the softmax."""
@@ -71,9 +75,17 @@ class Router(Layer):
             saves += (Save(f"{self.name}.weight_fp32", 4 * self.experts * self.hidden),)
         if self.renormalise and not at.library:
             saves += (Save(f"{self.name}.sum", 4 * m),)
+        chosen: tuple[tuple[Kernel, ...], tuple[Kernel, ...]] = ((), ())
+        if self.scaled:  # gathered, multiplied; backward: the weights' product, and for the numbers a product, zeros and sums by expert
+            choice = m * self.top_k
+            gathered = at.element * choice
+            chosen = (Memory(2 * gathered + 8 * choice + gathered, launches=2),), (Memory(3 * gathered + 24 * choice, launches=4),)
+            saves += (Save(f"{self.name}.numbers", gathered),)
+            saves += (Save(f"{self.name}.unscaled", 4 * choice),) if self.trainable else ()
         return Work(
-            (*copies, Gemm(m, self.experts, self.hidden, dtype=dtype, element=operand), Memory((e + 12) * scores, launches=3)),
+            (*copies, Gemm(m, self.experts, self.hidden, dtype=dtype, element=operand), Memory((e + 12) * scores, launches=3), *chosen[0]),
             (
+                *chosen[1],
                 Memory((e + 12) * scores, launches=3),
                 Gemm(m, self.hidden, self.experts, dtype=dtype, element=operand, layout="NN"),
                 *copies,
@@ -325,14 +337,16 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
     bias: bool = False,
     clamp: bool = False,
     latent: int = 0,
+    router_source: str = "",
+    scaled: bool = False,
     parameter_names: Sequence[str] = ("gate", "experts.gate_up_proj", "experts.down_proj"),
     shared_names: Sequence[str] = ("shared_experts.gate_proj", "shared_experts.up_proj", "shared_experts.down_proj", "shared_expert_gate"),
 ) -> tuple[Operator, ...]:
     """The operators of one mixture layer from tensor `source` to tensor `output`; their names begin with `name`.
 
     `width` is one expert's, `shared_width` that of the MLP every token visits; `latent` that of tokens on their way to
-    experts, 0 = `hidden`. `parameter_names`: router, first and second expert weights; `shared_names`: gate, up and
-    down of the shared MLP (without `gated`: up and down) and its gate.
+    experts, 0 = `hidden`; `router_source` what the router reads where that is not `source`. `parameter_names`: router, first
+    and second expert weights; `shared_names`: gate, up and down of the shared MLP (without `gated`: up and down) and its gate.
     """
 
     def tensor(word: str) -> str:
@@ -347,8 +361,8 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
         activation = GatedActivation(tensor("activation"), up, product, width, kind, selective="moe_act", copies=top_k, clamp=clamp)
     operators: list[Operator] = [
         Router(
-            tensor("router"), (source,), tensor("choice"), hidden, experts, top_k, router_bias, router_fp32, renormalise,
-            parameter_names[0], bias, selective="moe",
+            tensor("router"), (router_source or source,), tensor("choice"), hidden, experts, top_k, router_bias, router_fp32,
+            renormalise, parameter_names[0], bias, selective="moe", scaled=scaled,
         ),
         Dispatch(tensor("dispatch"), (sent, tensor("choice")), tensor("copies"), inner, top_k, experts, groups, selective="moe"),
         GroupedLinear(

@@ -207,6 +207,8 @@ class Model:
     heads: int = 0
     kv_heads: int = 0
     head_dim: int = 0
+    full_heads: tuple[int, int] = (0, 0)
+    """key-value heads and head dim of the layers that see all keys, where these have others; zeros = as the two fields above"""
     vocabulary: int = 0
     vocabulary_padded: int = 0
     maximum_sequence: int = 0
@@ -214,6 +216,18 @@ class Model:
     active_fraction_blocks: Mapping[int, float] = field(default_factory=dict)
     facts: Mapping[str, object] = field(default_factory=dict)
     """family-specific facts for reports and FLOP conventions (mlp width, experts, top-k, ...)"""
+
+    @property
+    def key_value_heads(self) -> Mapping[str, int]:
+        """Numbers of key-value heads, each with what to call it; more than one where layers that see all keys have others."""
+        full = self.full_heads[0]
+        further = {"key-value heads of layers that see all keys": full} if full not in (0, self.kv_heads) else {}
+        return {"key-value heads": self.kv_heads, **further}
+
+    @property
+    def largest_head_dim(self) -> int:
+        """Of any layer."""
+        return max(self.head_dim, self.full_heads[1])
 
     @cached_property
     def ties(self) -> tuple[tuple[int, int, str], ...]:

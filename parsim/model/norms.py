@@ -82,7 +82,9 @@ def spelled_out(name: str, count: int, weights: int, statistics: int) -> tuple[S
     return (*each, Save(f"{name}.root", 4 * statistics), Save(f"{name}.weights", 4 * weights))
 
 
-def eager_rms_norm(count: int, element: int, norms: int = 1, *, wide_weight: bool = False) -> tuple[tuple[Memory, ...], tuple[Memory, ...]]:
+def eager_rms_norm(
+    count: int, element: int, norms: int = 1, *, wide_weight: bool = False, weights: bool = True
+) -> tuple[tuple[Memory, ...], tuple[Memory, ...]]:
     """Kernels of `norms` RMSNorms in Python on `count` elements in all, forward and backward, the weight's gradient included.
 
     Forward (transformers ``models/llama/modeling_llama.py``, LlamaRMSNorm): cast to fp32 (read `element`, written 4 B), square (8),
@@ -90,19 +92,23 @@ def eager_rms_norm(count: int, element: int, norms: int = 1, *, wide_weight: boo
     before the cast back. Backward: the product with the weight, the gradient times what it multiplied and its sum over rows, a cast,
     two products with input and root, a sum along rows, three small ones, its spread over the row (4), a copy, twice the input, their
     product and the sum of both branches (8 + 8 + 12 + 12), a cast back. The casts to fp32 and what is multiplied or spread row by row or
-    column by column are bound by what the multiprocessors issue. 8,192 x 4,096 on an H200: 443 and 970 us (PyTorch 2.11, November 2026).
+    column by column are bound by what the multiprocessors issue. Without `weights` the products with them
+    are missing. 8,192 x 4,096 on an H200: 443 and 970 us (PyTorch 2.11, November 2026).
     """
     narrow = element < 4
     weight, scaled = (8, ROWS_SCALED) if wide_weight or not narrow else (2 * element, WEIGHED)
     product = 12 if wide_weight or not narrow else 3 * element  # gradient times what the weight multiplied
     cast, widened = (4 + element, WIDENED) if narrow else (0, 0.0)
+    if not weights:
+        weight, scaled, product = 0, 0.0, 0
     forward = (
-        Memory((cast + 8 + weight) * count, launches=(2 + narrow) * norms, vector=(widened + ROWS_SCALED + scaled) * count),
+        Memory((cast + 8 + weight) * count, launches=(1 + weights + narrow) * norms, vector=(widened + ROWS_SCALED + scaled) * count),
         Memory((12 + cast) * count, launches=(4 + narrow) * norms),
     )
+    issued = widened + scaled + ROWS_SCALED + SPREAD
     backward = (
-        Memory((cast + weight + 8 + 4) * count, launches=(3 + narrow) * norms, vector=(widened + scaled + ROWS_SCALED + SPREAD) * count),
-        Memory((product + product // 3 + 12 + 4 + 40 + cast) * count, launches=(11 + narrow) * norms),
+        Memory((cast + weight + 8 + 4) * count, launches=(2 + weights + narrow) * norms, vector=issued * count),
+        Memory((product + product // 3 + 12 + 4 + 40 + cast) * count, launches=(9 + 2 * weights + narrow) * norms),
     )
     return forward, backward
 
@@ -126,9 +132,14 @@ class RMSNorm(Layer):
     trainable: bool = True
     wide: bool = False
     """it multiplies by the weight before it casts back, as with `offset`, but by the weight itself (transformers' Olmo2RMSNorm)"""
+    weights: bool = True
+    by_power: bool = False
+    """mean ** -0.5 keeps the mean beside the root, and `wide` weights of 16 bits are copied to fp32 (transformers' Gemma4RMSNorm)"""
 
     def parameters(self) -> tuple[Parameter, ...]:
         """Weight [hidden]."""
+        if not self.weights:
+            return ()
         return (Parameter(f"{self.name}.weight", (self.hidden,), trainable=self.trainable),)
 
     def training_work(self, at: Workload) -> Work:
@@ -136,24 +147,28 @@ class RMSNorm(Layer):
         count = elements(at, self.hidden, self.split)
         size = count * at.element
         if at.fused:
-            kernels = _norm_traffic(size, at, trainable=self.trainable)
+            kernels = _norm_traffic(size, at, trainable=self.trainable and self.weights)
             forward: tuple[Memory, ...] = kernels[:1]
             backward: tuple[Memory, ...] = kernels[1:]
             saves: tuple[Save, ...] = (Save(self.inputs[0], size),)
             temporary = 0
         else:
             temporary = 4 * count
-            forward, backward = eager_rms_norm(count, 4 if at.wide_stream else at.element, wide_weight=self.offset or self.wide)
+            wide = self.offset or self.wide
+            forward, backward = eager_rms_norm(count, 4 if at.wide_stream else at.element, wide_weight=wide, weights=self.weights)
             copy = Save(self.inputs[0], size) if at.element == 4 else Save(f"{self.name}.fp32", 4 * count)
             saves = (copy,)
             if self.keeps_input and at.element < 4:
                 saves = (copy, Save(self.inputs[0], size))
+            if self.by_power:
+                saves += (Save(f"{self.name}.mean", 4 * rows(at, self.split)),)
+                saves += (Save(f"{self.name}.factor", 4 * self.hidden),) if self.wide and self.weights and at.weight_element < 4 else ()
             if self.offset:
                 saves = (copy, Save(f"{self.name}.factor", 4 * self.hidden))
-            if self.trainable:  # only the weight's gradient needs the normalised tensor
-                saves += (Save(f"{self.name}.normalised", 4 * count if self.offset or self.wide or at.wide_stream else size),)
-            else:  # no product with it, no sum over rows
-                product = 16 * count if self.offset or self.wide or at.wide_stream else 4 * size
+            if self.trainable and self.weights:  # only the weight's gradient needs the normalised tensor
+                saves += (Save(f"{self.name}.normalised", 4 * count if wide or at.wide_stream else size),)
+            elif self.weights:  # no product with it, no sum over rows
+                product = 16 * count if wide or at.wide_stream else 4 * size
                 issued, streamed = backward
                 backward = (issued, Memory(streamed.bytes - product, launches=streamed.launches - 2))
         saves += (Save(f"{self.name}.statistics", 4 * rows(at, self.split)),)

@@ -20,9 +20,11 @@ from parsim.model.mixture import GroupedLinear, Router
 from parsim.model.model import Block, Model, Operator
 from parsim.model.norms import LayerNorm, RMSNorm
 from parsim.model.parameter_counts import operator_parameter_count
+from parsim.model.pooling import PoolByPosition
 from parsim.model.selective_scan import SelectiveScan
 from parsim.model.sparse_attention import HeadProducts, LightningIndexer, SparseCore
 from parsim.model.traced_operators import Product
+from parsim.model.value_norm import ValueNorm
 from parsim.model.workload import Workload
 
 PASSES = ("forward", "backward_input", "backward_weight")
@@ -37,6 +39,8 @@ _BY_KIND: Mapping[type, str] = {
     RMSNorm: "norm",
     BatchNorm: "norm",
     QKNorm: "norm",
+    ValueNorm: "norm",
+    PoolByPosition: "pooling",
     Conv2d: "convolution",
     LinearAttention: "linear attention core",
     SelectiveScan: "linear attention core",

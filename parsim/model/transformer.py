@@ -15,7 +15,7 @@ from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from parsim.errors import Finding, ModelError
-from parsim.model.architecture_records import Disentangled, Encoder, Experts, Image, LatentAttention, Projector
+from parsim.model.architecture_records import Disentangled, Encoder, Experts, FullAttention, Image, LatentAttention, Projector
 from parsim.model.contradictions import contradictions
 from parsim.model.layer_kinds import ATTENTION, LinearMixer
 
@@ -114,6 +114,8 @@ class TransformerConfig:
     norm_in_fp32: bool = False
     """norms, of queries and keys too, cast back behind the product with their weights, not before it; eager only. RMSNorm: OLMo 2;
     LayerNorm without weights on an fp32 copy: OLMo; LayerNorm spelled out in Python: Cohere"""
+    norm_by_power: bool = False
+    """RMSNorm: the root is a power, which keeps what it is taken of, and 16-bit weights are copied to fp32 (Gemma 4); eager only"""
     norm_keeps_input: bool = False
     """RMSNorm: backward needs the input beside its fp32 copy (T5)"""
     norm_placement: Literal["pre", "post", "sandwich", "output"] = "pre"
@@ -155,6 +157,8 @@ class TransformerConfig:
     query_key_norm_bias: bool = False
     query_key_norm_everywhere: bool = False
     """layers without rotary positions norm queries and keys, too (EXAONE 4)"""
+    value_norm: bool = False
+    """RMSNorm without weights over each value head (Gemma 4)"""
     attention_sinks: bool = False
     """a learned score per head joins the softmax without a value (GPT-OSS)"""
     rotary_scaled: bool = False
@@ -165,6 +169,8 @@ class TransformerConfig:
     """samples are cut into chunks of so many tokens that do not see each other (Llama 4); 0 = they are not"""
     full_attention_every: int = 0
     """with attention_window or attention_chunk: every n-th layer sees all keys (Gemma 2: 2); 0 = none does"""
+    full_attention: FullAttention | None = None
+    """heads of the layers that see all keys, where they are others than in windows (Gemma 4)"""
     layer_pattern: str = ""
     """a letter for every layer, said once where it repeats: * attention to all keys, W a sliding window of attention_window
     (Gemma 3: WWWWW*), M the mixer (Qwen3-Next: MMM*), H attention and mixer side by side (Falcon-H1); '' = as the two fields above say"""
@@ -203,6 +209,8 @@ class TransformerConfig:
     """every sublayer's output is, before the sum (Granite)"""
     scale_projections: bool = False
     """so are what attention and a mixer side by side read, and what the mixer projects (Falcon-H1)"""
+    scale_layer: bool = False
+    """what leaves a layer is multiplied by one number, which no gradient updates (Gemma 4)"""
     expand_key_value: bool = False
     """keys and values are copied to all query heads before the kernel (Hugging Face's repeat_kv)"""
     mtp: int = 0
@@ -227,6 +235,9 @@ class TransformerConfig:
         head_dim = self.head_dim or self.hidden // self.heads
         if self.latent is not None:
             head_dim = self.latent.plain_dim + self.latent.rotary_dim
+        full = self.full_attention
+        if full is not None:
+            full = replace(full, kv_heads=full.kv_heads or self.kv_heads or self.heads, head_dim=full.head_dim or head_dim)
         encoder = self.encoder
         if encoder is not None:
             encoder = replace(encoder, heads=encoder.heads or self.heads, mlp=encoder.mlp or mlp)
@@ -240,6 +251,7 @@ class TransformerConfig:
             embedding_width=self.embedding_width or self.hidden,
             experts=experts,
             encoder=encoder,
+            full_attention=full,
             mixer=self.mixer.resolved(self.heads, head_dim) if self.mixer is not None else None,
         )
 
@@ -267,6 +279,11 @@ class TransformerConfig:
         if not self.layer_pattern:
             return self.layers
         return sum(self.layer_letter(layer) in ATTENTION for layer in range(self.layers))
+
+    def full_heads(self, kind: LayerKind) -> FullAttention | None:
+        """The heads of a layer of this kind, where they are not the architecture's usual ones."""
+        windowed = kind.window or kind.chunk or kind.letter not in ("", *ATTENTION)
+        return None if windowed else self.full_attention
 
     def kind(self, layer: int) -> LayerKind:
         """In what layer number `layer` (from 0) differs from others."""

@@ -21,12 +21,10 @@ from parsim.model.lengths import Lengths
 from parsim.model.linear import Linear
 from parsim.model.model import Block, Layer, Model, Operator, Parameter, Save, Work
 from parsim.model.norms import LayerNorm, RMSNorm
+from parsim.model.pooling import PoolByPosition
 from parsim.model.row import Row, norm
 from parsim.model.transformer import TransformerConfig
 from parsim.model.workload import Split, Workload, elements
-
-USUAL_SIZE = 448
-"""pixels a side where neither model nor scenario says it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +112,7 @@ def _sized(tower: TransformerConfig, projector: Projector, lengths: Lengths) -> 
     """The tower at the size of the scenario's images."""
     image = tower.image or Image()
     if image.any_size:
-        image = replace(image, size=lengths.image_size or USUAL_SIZE)
+        image = replace(image, size=lengths.image_size or image.usual_size)
     unit = image.patch * projector.merge
     if not unit or not image.size or image.size % unit:
         hint = f"use a multiple of {unit}" if unit else ""
@@ -152,15 +150,18 @@ def _tower_output(tower: TransformerConfig, image: Image, projector: Projector) 
         row.add(TakePatches("take_patches", (row.last,), "take_patches", tower.hidden, image.patches))
     if projector.pools and projector.merge > 1:
         tokens = image.patches // projector.merge**2
-        row.add(TakePatches("pool_patches", (row.last,), "pool_patches", tower.hidden, tokens))
+        if projector.pools_by_product:
+            row.add(PoolByPosition("pool_patches", (row.last,), "pool_patches", tower.hidden, tokens, projector.standardised))
+        else:
+            row.add(TakePatches("pool_patches", (row.last,), "pool_patches", tower.hidden, tokens))
     if projector.norm != "none" and not projector.norm_merged and not projector.pools and not image.class_tokens:
-        row.add(_norm(projector, "projector_norm", row.last, tower.hidden))
+        row.add(_norm(projector, "projector_norm", row.last, tower.hidden, by_power=tower.norm_by_power))
     return row.block("vision") if row.operators else None
 
 
-def _norm(projector: Projector, name: str, source: str, width: int) -> Operator:
+def _norm(projector: Projector, name: str, source: str, width: int, *, by_power: bool) -> Operator:
     if projector.norm == "rmsnorm":
-        return RMSNorm(name, (source,), name, width, projector.norm_offset)
+        return RMSNorm(name, (source,), name, width, projector.norm_offset, weights=projector.norm_weights, by_power=by_power)
     return LayerNorm(name, (source,), name, width)
 
 
@@ -176,7 +177,7 @@ def _projector(width: int, tower: TransformerConfig, projector: Projector) -> Bl
         row.last = "input"
         if number or (projector.norm != "none" and late):
             over = features if number or projector.norm_merged or projector.pools else tower.hidden
-            row.add(_norm(projector, f"projector_norm{end}", row.last, over))
+            row.add(_norm(projector, f"projector_norm{end}", row.last, over, by_power=tower.norm_by_power))
         inner = features
         if projector.merging:
             row.add(Linear(f"merging{end}", (row.last,), f"merging{end}", inner, (tower.hidden,), bias=False))

@@ -58,7 +58,14 @@ def _text_part(tree: Mapping[str, Any], known: VisionLanguage, kind: str, path: 
         if unread:
             hint = "remove it if it changes neither shapes nor work"
             message = f"is a key that parsim does not read for model_type {kind!r}"
-            raise ModelError([Finding(f"{key!r} {message}", f"{path}.{key}", tree[key], hint) for key in unread])
+            raise ModelError(
+                [
+                    Finding(f"{known.refused[key]} is not supported yet", f"{path}.{key}", tree[key], "null where the model has none")
+                    if key in known.refused
+                    else Finding(f"{key!r} {message}", f"{path}.{key}", tree[key], hint)
+                    for key in unread
+                ]
+            )
     elif kind in _LEGACY:
         own = known.harmless - {"vocab_size", "hidden_size", "tie_word_embeddings"}
         part = {key: value for key, value in tree.items() if key not in own} | {"model_type": f"{kind}_text"}

@@ -201,7 +201,7 @@ def _length_findings(model: Model, tokens: int, key: str, parallelism: Paralleli
 def _head_findings(model: Model, parallelism: Parallelism) -> list[Finding]:
     size, tensor = parallelism.context.size, parallelism.tensor.size
     findings = []
-    for name, heads in (("heads", model.heads), ("key-value heads", model.kv_heads)):
+    for name, heads in (("heads", model.heads), *model.key_value_heads.items()):
         if heads % (size * tensor):
             parts = f"{heads} {name} / (context {size} x tensor {tensor}) = {heads} / {size * tensor} = {heads / (size * tensor):.4g}"
             legal = [str(c) for c in range(1, heads // tensor + 1) if heads % (c * tensor) == 0] if heads % tensor == 0 else []

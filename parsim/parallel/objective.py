@@ -98,7 +98,7 @@ def objective_findings(model: Model, training: Training, parallelism: Parallelis
 
 def _axes(name: str, parallelism: Parallelism) -> list[Finding]:
     sizes = {"pipeline": parallelism.pipeline.size, "context": parallelism.context.size, "expert": parallelism.expert.size}
-    text = f"not supported yet: {name}, whose reference model has separate forward passes, with this axis"
+    text = f"not supported yet: {name}, which has forward passes without gradients, with this axis"
     return [
         Finding(text, f"parallel.{axis}.size", size, "use 1, with zero3 or fsdp where memory is short")
         for axis, size in (sizes | {"tensor": parallelism.tensor.size}).items()
@@ -110,7 +110,9 @@ def _states(name: str, training: Training, parallelism: Parallelism) -> list[Fin
     data, offload = parallelism.data, training.offload
     findings = []
     if data.custom is not None or data.strategy not in _STRATEGIES or data.secondary_partition > 1:
-        text = f"not supported yet: a reference model under {data.strategy if data.custom is None else 'a strategy of yours'}"
+        text = (
+            f"not supported yet: forward passes without gradients under {data.strategy if data.custom is None else 'a strategy of yours'}"
+        )
         findings.append(Finding(text, "parallel.data.strategy", data.strategy, f"use {', '.join(_STRATEGIES[1:])}"))
     if offload.parameters != "none":
         text = f"not supported yet: {name} with offloaded weights"

@@ -70,7 +70,7 @@ class ShardedUnits(Replicated):
         if unit.name not in self._counts:
             recipe = self.training.finetune
             trained = sum(w.count for w in unit.weights if w.trains)
-            whole = recipe is None or (recipe.flat_gradients and trained > 0)
+            whole = trained > 0 and (recipe is None or recipe.flat_gradients)  # a unit of buffers alone has none
             self._counts[unit.name] = unit.count if whole else trained
         return self._counts[unit.name]
 

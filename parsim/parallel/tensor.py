@@ -272,7 +272,7 @@ def tensor_findings(model: Model, training: Training, parallelism: Parallelism) 
     if not model.heads:
         return [Finding(f"{model.name} has no attention heads to split", path, size, "use data or pipeline parallelism")]
     findings = []
-    rules = [("heads", model.heads), ("key-value heads", model.kv_heads), ("MLP width", int(str(model.facts.get("mlp", 0) or 0)))]
+    rules = [("heads", model.heads), *model.key_value_heads.items(), ("MLP width", int(str(model.facts.get("mlp", 0) or 0)))]
     if mixer := next((one for block in model.blocks for one in block.operators if isinstance(one, LinearAttention)), None):
         if mixer.kind == "mamba":
             text = "not supported yet: tensor parallelism with Mamba's selective scan, whose step sizes depend on all channels"

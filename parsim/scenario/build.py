@@ -310,7 +310,7 @@ class Builder(MachineBuilder):
                 problems = [Finding(f"{model.name} has no attention", "training.attention", attention, "leave it out")]
             attention = "eager"
         elif attention == "auto":
-            attention = attention_kernel(kernels_for(model, order), devices, precision, model.head_dim)
+            attention = attention_kernel(kernels_for(model, order), devices, precision, model.largest_head_dim)
             self.assumptions.append(profile.assumption("attention", attention, key))
         else:
             problems = attention_findings(attention, order, devices, precision, model)

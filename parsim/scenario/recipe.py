@@ -123,7 +123,7 @@ def kernels_for(model: Model, order: Sequence[str]) -> Sequence[str]:
 
 def attention_findings(kernel: str, order: Sequence[str], devices: Sequence[Device], precision: Precision, model: Model) -> list[Finding]:
     """A finding where the wanted attention kernel cannot run."""
-    reason = _refusal(kernel, devices, precision, model.head_dim)
+    reason = _refusal(kernel, devices, precision, model.largest_head_dim)
     order = kernels_for(model, order)
     if not reason and kernel != "eager" and model.facts.get("relative_buckets") and kernel not in _WITH_BIAS:
         reason = f"{kernel} does not support a bias on the scores, which {model.name} adds by relative position"
@@ -131,7 +131,7 @@ def attention_findings(kernel: str, order: Sequence[str], devices: Sequence[Devi
         reason = f"{kernel} does not pick a score for the distance of every pair, which {model.name} adds"
     if not reason:
         return []
-    instead = attention_kernel(order, devices, precision, model.head_dim)
+    instead = attention_kernel(order, devices, precision, model.largest_head_dim)
     return [Finding(reason, "training.attention", kernel, f"use attention: {instead}, or auto")]
 
 

@@ -226,13 +226,14 @@ def arithmetic(of: Subject, name: str, recompute: Recompute = "full") -> str:
     model, s = of.model, of.sequence
     count, layers, h, width = active_parameter_count(model), model.layers, model.hidden, attention_width(model)
     attending = attention_layers(model)
+    widths = f"{attending} x {width:,.10g}" if width == int(width) else f"{round(attending * width):,}"  # of all layers, where they differ
     shape = f"1 + {s:,} / (6 x {h:,})"
     head = f"{model.vocabulary_padded:,} / (12 x {layers} x {h:,})"
     match name:
         case "palm":
-            return f"6 x {count:,} + 12 x {attending} x {width:,.10g} x {s:,}"
+            return f"6 x {count:,} + 12 x {widths} x {s:,}"
         case "llm-foundry":
-            return f"3 x (2 x {count:,} + 4 x {attending} x {width:,.10g} x {s:,})"
+            return f"3 x (2 x {count:,} + 4 x {widths} x {s:,})"
         case "6n":
             return f"6 x {count:,}"
         case "6n-non-embedding":

@@ -106,6 +106,17 @@ VISION_LANGUAGE: dict[str, tuple[str, dict[str, Any], int]] = {
     "llava_next": ("LlavaNext", _both("mistral", "clip_vision_model"), 0),
     "paligemma": ("PaliGemma", _both("gemma", "siglip_vision_model", projection_dim=64), 16),
     "gemma3": ("Gemma3", _both("gemma3_text", "siglip_vision_model", mm_tokens_per_image=4), 4),
+    "gemma4": (
+        "Gemma4",
+        {
+            "text_config": {**_TEXT, "model_type": "gemma4_text", "hidden_size_per_layer_input": 0, "global_head_dim": 32},
+            "vision_config": {
+                "hidden_size": 32, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2,
+                "head_dim": 24, "patch_size": 8, "pooling_kernel_size": 2, "position_embedding_size": 64, "standardize": True,
+            },
+        },
+        4,
+    ),
     "idefics3": ("Idefics3", _both("llama", "idefics3_vision", scale_factor=2), 4),
     "smolvlm": ("SmolVLM", {**_both("llama", ""), "vision_config": _VISION, "scale_factor": 2}, 0),
     "mistral3": ("Mistral3", _both("mistral", "pixtral", spatial_merge_size=2), 4),

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from decoders import DECODERS, GPT, GROUPED, HEADS, PARAMETERS, SIZES
+from decoders import DECODERS, GEMMA4, GPT, GROUPED, HEADS, PARAMETERS, SIZES
 
 from parsim.errors import ModelError
 from parsim.model.attention import AttentionCore, QKNorm
 from parsim.model.catalogue import build_model
 from parsim.model.families import MODEL_TYPES, REFUSED, encoder_decoders, encoders, vision
+from parsim.model.flops import attention_width, repeated_work
 from parsim.model.huggingface import read_config
 from parsim.model.model import Model
 from parsim.model.parameter_counts import parameter_count
@@ -199,6 +200,27 @@ def test_keys_that_may_change_it_stop_and_are_named(telling: dict[str, Any]) -> 
         ("bitnet", SIZES, "weights of one or two bits"),
         ("rwkv6", SIZES, "time mixing of RWKV from version 5 on"),
         ("gemma3n_text", SIZES, "per-layer embeddings"),
+        ("gemma4_text", HEADS, "hidden_size_per_layer_input  per-layer embeddings (of width 256, which the class has"),
+        ("gemma4_text", {**GEMMA4, "num_kv_shared_layers": 2}, "num_kv_shared_layers  2 layers that take keys and values"),
+        ("gemma4_text", {**GEMMA4, "use_bidirectional_attention": "all"}, "use_bidirectional_attention"),
+        ("gemma4_text", {**GEMMA4, "sliding_window": None}, "layers of sliding_attention need a window"),
+        ("gemma4_text", {**GEMMA4, "hidden_activation": "gelu"}, "hidden_activation 'gelu'"),
+        ("gemma4_text", {**GEMMA4, "enable_moe_block": True}, "top_k_experts is required"),
+        ("gemma4_text", {**GEMMA4, "num_global_key_value_heads": 3}, "heads / kv_heads = 4 / 3"),
+        ("gemma4_text", {**GEMMA4, "attn_logit_softcapping": 50.0}, "'attn_logit_softcapping' is a key that parsim does not read"),
+        ("gemma4_text", {**GEMMA4, "per_layer_config": {"3": {"sliding_window": 4}}}, "sliding_window of layer 3"),
+        ("gemma4_text", {**GEMMA4, "per_layer_config": {"0": {"head_dim": 8}}}, "layer 0 (sliding_attention) has heads of other sizes"),
+        ("gemma4", {"text_config": {"model_type": "gemma4_text", **GEMMA4}, "audio_config": {"hidden_size": 8}}, "a tower of speech, as"),
+        (
+            "gemma4",
+            {"text_config": {"model_type": "gemma4_text", **GEMMA4}, "vision_config": {"use_clipped_linears": True}},
+            "model.vision_config.use_clipped_linears",
+        ),
+        (
+            "gemma4",
+            {"text_config": {"model_type": "gemma4_text", **GEMMA4}, "vision_config": {"some_size": 3}},
+            "'some_size' is a key that parsim does not read of a Gemma 4 tower",
+        ),
         ("minimax_m2", {**HEADS, "attn_type_list": [0, 1, 1, 1]}, "linear attention of MiniMax"),
         ("smollm3", {**GROUPED, "no_rope_layers": [0, 1, 1, 1]}, "all but every 4th"),
         (
@@ -220,6 +242,34 @@ def test_what_cannot_be_built_is_refused_by_name(kind: str, values: dict[str, An
     assert words in str(caught.value)
 
 
+def test_layers_that_see_all_keys_have_heads_of_their_own() -> None:
+    """Sizes as published files write them and as transformers 5.23 does; the last layer sees all keys whatever the file says."""
+    for name, values in {"published": {}, "written again": {"per_layer_config": {"3": {"head_dim": 32, "num_key_value_heads": 1}}}}.items():
+        model = of("gemma4_text", **values)
+        cores = [one for block in model.blocks for one in block.operators if isinstance(one, AttentionCore)]
+        found = [(core.kv_heads, core.head_dim, core.window, core.values_apart) for core in cores]
+        assert found == [(2, 24, 8, False)] * 3 + [(1, 32, 0, True)], name
+        assert (model.largest_head_dim, list(model.key_value_heads.values())) == (32, [2, 1])
+        assert parameter_count(model) == PARAMETERS["gemma4_text"]
+
+
+def test_attention_flop_are_those_of_each_kind_of_layer() -> None:
+    """Scores and values of 4 heads: a window of 8 of 64 tokens three times with 24 elements a head, half a square with 32."""
+    model, s, w = of("gemma4_text"), 64, 8
+    window, full = s * w - w * w / 2, s * s / 2
+    assert repeated_work(model, s, "selective").core == (3 * 4 * 4 * 24 * window + 4 * 4 * 32 * full) / s
+    assert attention_width(model) == 4 * (3 * 24 + 32) / 4
+
+
+def test_experts_beside_the_dense_mlp_read_the_residual_stream() -> None:
+    model = of("gemma4_text, experts beside the MLP")
+    reads = {operator.name: operator.inputs for operator in model.blocks[1].operators}
+    assert reads["mlp_up"] == ("mlp_norm",)
+    assert reads["mixture.router_norm"] == reads["mixture_norm"] == reads["mlp_norm"] == ("attention_residual",)
+    assert reads["mixture.dispatch"][0] == "mixture_norm"
+    assert reads["mlp_sum"] == ("dense_output_norm", "mixture_output_norm")
+
+
 def test_first_layers_without_experts() -> None:
     values = {**HEADS, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
     config = read_config({"model_type": "qwen3_moe", **values, "mlp_only_layers": [0, 1]})
@@ -227,13 +277,34 @@ def test_first_layers_without_experts() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["gemma3_text", "gptj", "gpt_neo", "falcon", "dots1", "granitemoehybrid", "nemotron_h with experts", "bamba"]
+    "name",
+    [
+        "gemma3_text",
+        "gemma4_text, experts beside the MLP",
+        "gptj",
+        "gpt_neo",
+        "falcon",
+        "dots1",
+        "granitemoehybrid",
+        "nemotron_h with experts",
+        "bamba",
+    ],
 )
 def test_strange_values_are_findings(name: str) -> None:
     """No value under any key ends in anything but a model or a finding."""
     kind, values = DECODERS[name]
     family = MODEL_TYPES[kind]
-    further = {"layer_types", "sliding_window_pattern", "mlp_only_layers", "id2label", "rope_parameters", "moe_layer_end_index"}
+    further = {
+        "per_layer_config",
+        "global_head_dim",
+        "enable_moe_block",
+        "layer_types",
+        "sliding_window_pattern",
+        "mlp_only_layers",
+        "id2label",
+        "rope_parameters",
+        "moe_layer_end_index",
+    }
     for key in {*values, *family.keys, *family.stated, *further}:
         for value in ("x", [], [1], {}, {"a": 1}, -1, 1.5, True, 0, 10**12):
             with contextlib.suppress(ModelError):

@@ -68,6 +68,10 @@ HUGGING_FACE = {
     "bloom-176b": 176_247_271_424,
     "gemma-7b": 8_537_680_896,
     "gemma-2-9b": 9_241_705_984,
+    "gemma-4-31b": 30_697_345_280,
+    "gemma-4-31b-it": 31_273_086_512,
+    "gemma-4-26b-a4b": 25_233_141_760,
+    "gemma-4-26b-a4b-it": 25_805_933_872,
     "phi-2": 2_779_683_840,
     "deepseek-v3": 671_026_404_352,
     "deepseek-v3.2": 671_877_929_216,
@@ -83,7 +87,7 @@ HUGGING_FACE = {
     "resnet50": 25_557_032,
 }
 
-ACTIVE = {"mixtral-8x7b": 12_879_925_248, "qwen3-30b-a3b": 3_353_032_704, "deepseek-v3": 37_552_282_624}
+ACTIVE = {"mixtral-8x7b": 12_879_925_248, "qwen3-30b-a3b": 3_353_032_704, "deepseek-v3": 37_552_282_624, "gemma-4-26b-a4b": 3_822_530_560}
 
 
 def look_up(name: str) -> dict[str, Any]:

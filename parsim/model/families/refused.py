@@ -38,8 +38,6 @@ REFUSED: Mapping[str, str] = {
     "minimax_text_01": "its linear attention has a gate and residual weights that no operator here has",
     "gemma3n": "per-layer embeddings, alternating updates and layers that share keys and values",
     "gemma3n_text": "per-layer embeddings, alternating updates and layers that share keys and values",
-    "gemma4": "per-layer embeddings and heads of two sizes, beside a tower of images",
-    "gemma4_text": "per-layer embeddings and heads of two sizes",
     "deepseek_v4": "compressed sparse attention and hyper-connections",
     "longcat_flash": "experts that compute nothing, and two attentions in a layer",
     "diffllama": "differential attention: the difference of two softmaxes",

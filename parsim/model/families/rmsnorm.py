@@ -10,6 +10,7 @@ from typing import Any
 
 from parsim.errors import Finding, ModelError
 from parsim.model.families.family import Fields, words
+from parsim.model.families.gemma4 import gemma4
 from parsim.model.families.llama import BIASES, EXPERT_REGISTRATION, GEMMA, REGISTRATION, ROUTER, member
 from parsim.model.families.readers import (
     biases,
@@ -52,6 +53,21 @@ GEMMA3 = member(
     stated={"use_bidirectional_attention": (False,)},
     harmless=words("cache_implementation rope_local_base_freq"),
     adjust=together(_gemma3, interleaved(4096, 6)),
+)  # fmt: skip
+GEMMA4 = member(
+    "gemma4-text",
+    {
+        **GEMMA3.structure, "norm_offset": False, "vocabulary": 262144, "layers": 30, "value_norm": True, "scale_layer": True,
+        "norm_by_power": True,
+        "attention_window": 512, "full_attention_every": 6, "full_attention": {"head_dim": 512},
+    },
+    BIASES,
+    (*REGISTRATION[:5], "attention_norm", "attention_output_norm", "mlp_norm", "mlp_output_norm", "layer_scalar",
+     "mixture.router", "mixture.experts", "dense_output_norm", "mixture_output_norm", "mixture_norm"),
+    stated={"hidden_size_per_layer_input": (0,), "num_kv_shared_layers": (0,), "use_bidirectional_attention": ("vision", False)},
+    # of E2B and E4B, without whose layers it says nothing; the table of per-layer embeddings, which is not there
+    harmless=words("use_double_wide_mlp vocab_size_per_layer_input"),
+    adjust=gemma4,
 )  # fmt: skip
 GLM = member(
     "glm",
@@ -320,6 +336,7 @@ ERNIE_MOE = member(
 
 FAMILIES = (
     HYPERCLOVA, VAULTGEMMA, CWM, JAIS, FLEX_OLMO, SOLAR, EXAONE_MOE,
-    GEMMA3, GLM, GLM4, OLMO, OLMO2, OLMO3, EXAONE4, SMOLLM3, GRANITE, HELIUM, ARCEE, APERTUS, NEMOTRON, HUNYUAN, ERNIE, SEED, MINISTRAL,
+    GEMMA3, GEMMA4,
+    GLM, GLM4, OLMO, OLMO2, OLMO3, EXAONE4, SMOLLM3, GRANITE, HELIUM, ARCEE, APERTUS, NEMOTRON, HUNYUAN, ERNIE, SEED, MINISTRAL,
     OLMOE, GRANITE_MOE, GRANITE_SHARED, MINIMAX_M2, DOTS, HUNYUAN_MOE, ERNIE_MOE,
 )  # fmt: skip

@@ -93,6 +93,7 @@ solar_open: hidden_size 4096 num_hidden_layers 48 num_attention_heads 64 vocab_s
 exaone_moe: hidden_size 4096 num_hidden_layers 32 intermediate_size 16384 num_attention_heads 32 vocab_size 102400 num_experts 64
   num_experts_per_tok 8 moe_intermediate_size 1024
 gemma3_text: hidden_size 2304 num_hidden_layers 26
+gemma4_text: hidden_size 2304 num_hidden_layers 30
 glm glm4: hidden_size 4096 num_hidden_layers 40 intermediate_size 13696 num_attention_heads 32 vocab_size 151552 num_key_value_heads 2
 olmo olmo2 olmo3: hidden_size 4096 num_hidden_layers 32 intermediate_size 11008 num_attention_heads 32 vocab_size 50304
 exaone4: hidden_size 4096 num_hidden_layers 32 intermediate_size 16384 num_attention_heads 32 vocab_size 102400

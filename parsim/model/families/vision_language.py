@@ -2,7 +2,8 @@
 
 A reader takes the config's ``vision_config`` and the whole config, and returns fields of the tower's `TransformerConfig` and of the
 `Projector`. Structure follows huggingface/transformers ``models/clip``, ``siglip``, ``pixtral``, ``qwen2_vl``, ``qwen2_5_vl``,
-``qwen3_vl``, ``qwen3_5``, ``gemma3``, ``paligemma``, ``idefics3``, ``mistral3``, ``internvl``, ``llava``, ``llama4`` and ``kimi_k25``.
+``qwen3_vl``, ``qwen3_5``, ``gemma3``, ``gemma4``, ``paligemma``, ``idefics3``, ``mistral3``, ``internvl``, ``llava``, ``llama4`` and
+``kimi_k25``.
 """
 
 from __future__ import annotations
@@ -13,8 +14,15 @@ from typing import Any, NamedTuple
 from parsim.errors import Finding, ModelError
 from parsim.limits import MOST_LAYERS, beyond
 from parsim.model.families.family import Fields, shortest, words
+from parsim.model.families.harmless import is_harmless, says_nothing
 
 Tree = Mapping[str, Any]
+_GEMMA4_TOWER = {
+    "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 16, "num_attention_heads": 12, "num_key_value_heads": 12,
+    "head_dim": 64, "hidden_activation": "gelu_pytorch_tanh", "pooling_kernel_size": 3, "patch_size": 16, "position_embedding_size": 10240,
+}  # fmt: skip
+"""sizes of Gemma4VisionConfig (huggingface/transformers ``models/gemma4/configuration_gemma4.py`` of 5.23)"""
+_GEMMA4_KEYS = {*_GEMMA4_TOWER, *words("global_head_dim use_clipped_linears standardize max_position_embeddings default_output_length")}
 _TOWER: Fields = {
     "family": "vit", "task": "image-classification", "causal": False, "attention_dropout": False, "fused_query_key_value": False,
     "upcast_softmax": True, "embedding_dropout": False,
@@ -38,8 +46,10 @@ class VisionLanguage(NamedTuple):
     """where the text part stands"""
     classes: tuple[str, ...] = ()
     """classes whose names do not end in ForConditionalGeneration"""
+    refused: Mapping[str, str] = {}
+    """keys of the whole config -> what they describe and is not built"""
     text_alone: bool = False
-    """a config without ``vision_config`` is of the text alone: the tower that its class would make by itself does not fit its projector"""
+    """a config without ``vision_config`` is of the text alone: its class makes no tower (Gemma 4) or one that fits no projector"""
 
 
 def _sizes(vision: Tree, hidden: str = "hidden_size", layers: str = "num_hidden_layers", heads: str = "num_attention_heads") -> Fields:
@@ -132,6 +142,37 @@ def _gemma3(vision: Tree, tree: Tree, _: int) -> tuple[Fields, Fields]:
     side, tokens = int(image["size"]) // int(image["patch"]), int(tree.get("mm_tokens_per_image") or 256)
     merge = side // int(tokens**0.5)
     return tower, {"merge": merge, "pools": True, "norm": "rmsnorm", "norm_offset": True, "bias": False}
+
+
+def _gemma4(vision: Tree, tree: Tree, _: int) -> tuple[Fields, Fields]:
+    """Sizes that the file leaves out are those of the class, as transformers leaves out what equals them."""
+    if (kind := vision.get("model_type", "gemma4_vision")) != "gemma4_vision":
+        text = f"a vision tower of model_type {kind!r} is not supported yet in a gemma4 model"
+        raise ModelError(Finding(text, "model.vision_config.model_type", kind, "supported: gemma4_vision"))
+    unread = [key for key, value in vision.items() if key not in _GEMMA4_KEYS and not is_harmless(key) and not says_nothing(key, value)]
+    if unread:
+        text = "is a key that parsim does not read of a Gemma 4 tower"
+        raise ModelError([Finding(f"{key!r} {text}", f"model.vision_config.{key}", vision[key], "") for key in unread])
+    if vision.get("use_clipped_linears"):
+        text = "products whose inputs and outputs are clamped, as in the towers of Gemma 4's E2B and E4B, are not supported yet"
+        raise ModelError(Finding(text, "model.vision_config.use_clipped_linears", True, "false, as in 31B and 26B-A4B"))
+    part = {**_GEMMA4_TOWER, **{key: value for key, value in vision.items() if value is not None}}
+    _agree("global_head_dim", part.get("global_head_dim", part["head_dim"]), part["head_dim"], "head_dim")
+    _agree("hidden_activation", part["hidden_activation"], "gelu_pytorch_tanh", "the class's")
+    merge, patch = int(part["pooling_kernel_size"]), part["patch_size"]
+    unit = int(patch) * merge
+    image = {
+        "patch": patch, "class_tokens": 0, "bias": False, "positions": 2 * int(part["position_embedding_size"]), "any_size": True,
+        "usual_size": unit * int(float(tree.get("vision_soft_tokens_per_image") or 280) ** 0.5),
+    }  # fmt: skip
+    tower = {
+        **_sizes(part), **_mlp(part), "kv_heads": part["num_key_value_heads"], "head_dim": part["head_dim"],
+        "activation": part["hidden_activation"], "gated": True, "normalisation": "rmsnorm", "norm_in_fp32": True, "norm_by_power": True,
+        "norm_placement": "sandwich", "query_key_norm": True, "value_norm": True, "query_key_value_bias": False, "output_bias": False,
+        "mlp_bias": False, "position": "rotary", "final_norm": False, "image": image,
+    }  # fmt: skip
+    pooled = {"merge": merge, "pools": True, "pools_by_product": True, "standardised": bool(part.get("standardize"))}
+    return tower, {**pooled, "norm": "rmsnorm", "norm_weights": False, "bias": False}
 
 
 def _idefics3(vision: Tree, tree: Tree, _: int) -> tuple[Fields, Fields]:
@@ -264,6 +305,10 @@ VISION_LANGUAGE: Mapping[str, VisionLanguage] = {
     "llava_onevision": VisionLanguage(_llava, harmless=_COMMON | _PROJECTED | words("image_grid_pinpoints vision_aspect_ratio")),
     "paligemma": VisionLanguage(_paligemma, _NONE, _COMMON | {"projection_dim"}, words("use_bidirectional_attention num_image_tokens")),
     "gemma3": VisionLanguage(_gemma3, harmless=_COMMON | {"mm_tokens_per_image"}),
+    "gemma4": VisionLanguage(
+        _gemma4, harmless=_COMMON | words("vision_soft_tokens_per_image boa_token_id eoa_token_id audio_token_id"), tied=True,
+        refused={"audio_config": "a tower of speech, as Gemma 4's E2B and E4B have it,"}, text_alone=True,
+    ),
     "idefics3": VisionLanguage(_idefics3, harmless=_COMMON | {"scale_factor"}),
     "smolvlm": VisionLanguage(_idefics3, harmless=_COMMON | {"scale_factor"}),
     "mistral3": VisionLanguage(_mistral3, harmless=_COMMON | _PROJECTED | {"spatial_merge_size"}),

@@ -94,7 +94,7 @@ class Lattice:
 
     def _tensor_rule(self, size: int) -> str:
         model = self.model
-        counts = (("heads", model.heads), ("key-value heads", model.kv_heads), ("MLP width", int(str(model.facts.get("mlp", 0) or 0))))
+        counts = (("heads", model.heads), *model.key_value_heads.items(), ("MLP width", int(str(model.facts.get("mlp", 0) or 0))))
         for name, count in counts if size > 1 else ():
             if not model.heads:
                 return f"{model.name} has no attention heads to split"
