@@ -10,10 +10,9 @@ from parsim.interop.hydra import overrides
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import write_micro_batch, write_model, write_sequence_length
 from parsim.interop.keys import Key, Source, key_table
-from parsim.interop.peft import write_targets
 from parsim.interop.processes import write_launched
 from parsim.interop.verl_policy import MODULES as POLICY
-from parsim.interop.verl_policy import read_policy_update
+from parsim.interop.verl_policy import read_policy_update, write_adapters
 
 SUPERVISED = ("verl.trainer.fsdp_sft_trainer", "verl.trainer.sft_trainer")
 GENERATING = {
@@ -55,7 +54,7 @@ def read_verl(draft: ImportDraft, call: Invocation) -> None:
         write_sequence_length(draft, length, "shorter samples: add mean_sequence_length")
     _batch(draft, source)
     _types(draft, source)
-    _adapters(draft, source)
+    write_adapters(draft, source)
     draft.write("parallel.data.strategy", "fsdp", note="its trainer shards everything")
     _sharding(draft, source)
     read_environment(draft, call.environment)
@@ -120,16 +119,6 @@ def _types(draft: ImportDraft, source: Source) -> None:
         draft.write("training.recompute", "full", again)
     else:
         draft.harmless(again, "switched off")
-
-
-def _adapters(draft: ImportDraft, source: Source) -> None:
-    rank, targets = source.of("training.finetune.rank"), source.of("training.finetune.targets")
-    if (size := draft.whole(rank)) is not None and size > 0:
-        draft.write("training.finetune.method", "lora", rank)
-        draft.write("training.finetune.rank", size, rank)
-        write_targets(draft, targets)
-    for key in (rank, targets):
-        draft.harmless(key, "without lora_rank there are no adapters")
 
 
 def _sharding(draft: ImportDraft, source: Source) -> None:

@@ -45,7 +45,7 @@ def read_policy_update(draft: ImportDraft, call: Invocation, source: Source) -> 
     _micro_batch(draft, source, length)
     _types(draft, source)
     _objective(draft, source)
-    _adapters(draft, source)
+    write_adapters(draft, source)
     _sharding(draft, source)
     draft.remark("a step is one update with its forward passes: generating and scoring the answers is not part of it", "training.objective")
     read_environment(draft, call.environment)
@@ -210,7 +210,8 @@ def _objective(draft: ImportDraft, source: Source) -> None:
         draft.harmless(key, "the reference model is there for the other term")
 
 
-def _adapters(draft: ImportDraft, source: Source) -> None:
+def write_adapters(draft: ImportDraft, source: Source) -> None:
+    """Adapters of PEFT on the linear layers that ``target_modules`` names, as both trainers of verl ask for them."""
     rank, targets = source.of("training.finetune.rank"), source.of("training.finetune.targets")
     if (size := draft.whole(rank)) is not None and size > 0:
         draft.write("training.finetune.method", "lora", rank)
