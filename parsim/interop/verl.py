@@ -12,7 +12,8 @@ from parsim.interop.import_sections import write_micro_batch, write_model, write
 from parsim.interop.keys import Key, Source, key_table
 from parsim.interop.processes import write_launched
 from parsim.interop.verl_policy import MODULES as POLICY
-from parsim.interop.verl_policy import read_policy_update, write_adapters
+from parsim.interop.verl_policy import read_policy_update
+from parsim.interop.verl_workers import write_adapters, write_types
 
 SUPERVISED = ("verl.trainer.fsdp_sft_trainer", "verl.trainer.sft_trainer")
 GENERATING = {
@@ -98,15 +99,7 @@ def _micro_batch(draft: ImportDraft, source: Source, samples: int | None) -> Non
 
 def _types(draft: ImportDraft, source: Source) -> None:
     """Autocast in bf16, on weights of the type that is said; AdamW of PyTorch."""
-    kind = source.of("training.precision")
-    if kind is None:
-        draft.write("training.precision", "amp-bf16", note="model.fsdp_config.model_dtype is fp32 if not given")
-    elif draft.take(source, "training.precision") is None:
-        draft.errors.append(kind.finding(f"{kind.value} is neither fp32 nor bf16"))
-    draft.write("training.optimizer.name", "adamw", note="its trainer's")
-    clip = source.of("training.optimizer.clip_gradients")
-    limit = draft.number(clip)
-    draft.write("training.optimizer.clip_gradients", limit is None or limit > 0, clip, note="" if clip else "optim.clip_grad is 1.0")
+    write_types(draft, source)
     again = source.of("training.recompute")
     newer = next(iter(source.all(*NEWER)), None)
     if again is None and newer is not None:

@@ -12,7 +12,7 @@ from parsim.interop.hydra import NAMES, PATHS
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import Count, counted, write_cluster, write_micro_batch, write_model
 from parsim.interop.keys import Key, Source, key_table
-from parsim.interop.peft import write_targets
+from parsim.interop.verl_workers import write_adapters, write_types
 
 MODULES = ("verl.trainer.main_ppo", "recipe.dapo.main_dapo")
 ESTIMATOR = "algorithm.adv_estimator"
@@ -28,6 +28,7 @@ DEFAULT_FILES = ("ppo_trainer", "ppo_trainer.yaml", "dapo_trainer", "dapo_traine
 PROMPT, ANSWER, PROMPTS, MINI_BATCH = 512, 512, 1024, 256
 """defaults: tokens of a prompt and of an answer, prompts of a rollout and of an update"""
 NODES, GPUS = 1, 8
+OWN_MICRO_BATCHES = "forward passes before the update in micro-batches of their own: here they have those of the update"
 TOKENS = 16384
 """default of ppo_max_token_len_per_gpu"""
 
@@ -43,6 +44,7 @@ def read_policy_update(draft: ImportDraft, call: Invocation, source: Source) -> 
     length = _length(draft, source)
     _batch(draft, source)
     _micro_batch(draft, source, length)
+    _forward_passes(draft, source)
     _types(draft, source)
     _objective(draft, source)
     write_adapters(draft, source)
@@ -72,6 +74,10 @@ def _refuse_others(draft: ImportDraft, call: Invocation, source: Source) -> None
             draft.refuse(key, f"the settings of {key.value}", "parsim knows the defaults of ppo_trainer.yaml")
         elif key.name in (*NAMES, *PATHS):
             draft.harmless(key, "the defaults that parsim knows")
+    sequence = source.of("parallel.context.size")
+    if (ranks := draft.whole(sequence, 1)) is not None and ranks > 1:
+        draft.refuse(sequence, "a policy whose samples are spread over ranks", "use 1: its forward passes have whole samples")
+    draft.harmless(sequence, "every rank has whole samples")
     epochs = source.get(f"{ACTOR}.ppo_epochs")
     if (count := draft.whole(epochs, 1)) is not None and count > 1:
         draft.refuse(epochs, "several updates on the same answers, which share their forward passes", "use 1")
@@ -150,11 +156,10 @@ def _micro_batch(draft: ImportDraft, source: Source, length: int | None) -> None
         for key in (each, together):
             draft.harmless(key, "micro-batches are filled with tokens")
         most = draft.whole(tokens, 1) if tokens is not None else TOKENS
-        ranks = draft.whole(source.of("parallel.context.size"), 1) or 1
         if most is not None and length is not None:
-            hold = max(1, most * ranks // length)
-            note = f"{most * ranks} tokens hold {hold} answers of {length}; shorter ones: add mean_sequence_length"
-            draft.write("training.micro_batch", _even(draft, source, hold, ranks), dynamic, tokens, note=note)
+            hold = max(1, most // length)
+            note = f"{most} tokens hold {hold} answers of {length}; shorter ones: add mean_sequence_length"
+            draft.write("training.micro_batch", _even(draft, source, hold), dynamic, tokens, note=note)
         return
     for key in (dynamic, tokens):
         draft.harmless(key, "micro-batches have a number of answers")
@@ -166,29 +171,35 @@ def _micro_batch(draft: ImportDraft, source: Source, length: int | None) -> None
     write_micro_batch(draft, each)
 
 
-def _even(draft: ImportDraft, source: Source, hold: int, ranks: int) -> int:
+def _forward_passes(draft: ImportDraft, source: Source) -> None:
+    """Those before the update have its micro-batches here; verl can give them others."""
+    said = [f"actor_rollout_ref.{role}.log_prob_micro_batch_size_per_gpu" for role in ("rollout", "ref")]
+    for key in source.all(*said):
+        draft.only_if(key, [draft.value("training.micro_batch")], OWN_MICRO_BATCHES, "as many answers as in the update")
+    dynamic = source.get("actor_rollout_ref.rollout.log_prob_use_dynamic_bsz")
+    if draft.flag(dynamic):
+        draft.unmodelled(dynamic, OWN_MICRO_BATCHES)
+
+
+def _even(draft: ImportDraft, source: Source, hold: int) -> int:
     """The most answers, of at most `hold`, with which the micro-batches of an update are of one size."""
     batch, world = draft.value("training.global_batch"), _gpus(draft, source)
-    if not isinstance(batch, int) or world is None or world % ranks or batch % (replicas := world // ranks):
+    if not isinstance(batch, int) or world is None or batch % world:
         return hold
-    return next(size for size in range(min(hold, batch // replicas), 0, -1) if batch // replicas % size == 0)
+    return next(size for size in range(min(hold, batch // world), 0, -1) if batch // world % size == 0)
 
 
 def _types(draft: ImportDraft, source: Source) -> None:
     """FSDP's mixed precision in bf16, on weights of the type that is said; AdamW of PyTorch."""
-    kind = source.of("training.precision")
-    if kind is None:
-        draft.write("training.precision", "amp-bf16", note="fsdp_config.model_dtype is fp32 if not given")
-    elif draft.take(source, "training.precision") is None:
-        draft.errors.append(kind.finding(f"{kind.value} is neither fp32 nor bf16"))
+    write_types(draft, source)
     for products in source.all(f"{ACTOR}.fsdp_config.dtype", f"{ACTOR}.fsdp_config.mixed_precision.param_dtype"):
         if str(products.value) not in ("bfloat16", "bf16"):
             draft.refuse(products, f"products in {products.value}", "use bfloat16")
         draft.harmless(products, "products in bf16")
-    draft.write("training.optimizer.name", "adamw", note="its actor's")
-    clip = source.of("training.optimizer.clip_gradients")
-    limit = draft.number(clip)
-    draft.write("training.optimizer.clip_gradients", limit is None or limit > 0, clip, note="" if clip else "actor.grad_clip is 1.0")
+    optimizer = source.get(f"{ACTOR}.optim.optimizer")
+    if optimizer is not None and str(optimizer.value) != "AdamW":
+        draft.refuse(optimizer, f"the optimizer {optimizer.value}", "use AdamW")
+    draft.harmless(optimizer, "AdamW of PyTorch")
     again = source.of("training.recompute")
     if again is None:
         draft.fill("training.recompute", "full or none: what enable_gradient_checkpointing is if not given depends on the version of verl")
@@ -210,17 +221,6 @@ def _objective(draft: ImportDraft, source: Source) -> None:
         draft.harmless(key, "the reference model is there for the other term")
 
 
-def write_adapters(draft: ImportDraft, source: Source) -> None:
-    """Adapters of PEFT on the linear layers that ``target_modules`` names, as both trainers of verl ask for them."""
-    rank, targets = source.of("training.finetune.rank"), source.of("training.finetune.targets")
-    if (size := draft.whole(rank)) is not None and size > 0:
-        draft.write("training.finetune.method", "lora", rank)
-        draft.write("training.finetune.rank", size, rank)
-        write_targets(draft, targets)
-    for key in (rank, targets):
-        draft.harmless(key, "without lora_rank there are no adapters")
-
-
 def _sharding(draft: ImportDraft, source: Source) -> None:
     """FSDP over all GPUs, or over ``fsdp_size`` of them with replicas."""
     size, again, version = (source.of(f"parallel.data.{name}") for name in ("shard_size", "reshard_after_forward", "fsdp_version"))
@@ -238,7 +238,3 @@ def _sharding(draft: ImportDraft, source: Source) -> None:
         draft.write("parallel.data.reshard_after_forward", False, again)
     draft.harmless(again, "weights are dropped after forward")
     draft.only_some(source, *source.table.only)
-    sequence = source.of("parallel.context.size")
-    if (count := draft.whole(sequence, 1)) is not None and count > 1:
-        draft.refuse(sequence, "a policy whose samples are spread over ranks", "use 1: its forward passes have whole samples")
-    draft.harmless(sequence, "every rank has whole samples")

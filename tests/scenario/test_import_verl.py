@@ -96,6 +96,11 @@ def test_the_older_key_of_the_batch_is_one_question_with_checkpointing() -> None
         (f"{SFT} model.strategy=megatron", "model.strategy"),
         (f"{GRPO} actor_rollout_ref.actor.strategy=megatron", "actor_rollout_ref.actor.strategy"),
         (f"{GRPO} --config-name=ppo_megatron_trainer", "--config-name"),
+        (f"{GRPO} {ACTOR}.optim.optimizer=AdamW8bit", f"{ACTOR}.optim.optimizer"),
+        (
+            f"{GRPO} actor_rollout_ref.model.override_config.num_hidden_layers=2",
+            "actor_rollout_ref.model.override_config.num_hidden_layers",
+        ),
         (f"{GRPO} actor_rollout_ref.actor.ppo_epochs=2", "actor_rollout_ref.actor.ppo_epochs"),
         (f"{GRPO} {ACTOR}.ulysses_sequence_parallel_size=2", f"{ACTOR}.ulysses_sequence_parallel_size"),
         (f"{GRPO} actor_rollout_ref.actor.freeze_vision_tower=True", "actor_rollout_ref.actor.freeze_vision_tower"),
@@ -166,3 +171,22 @@ def test_answers_of_all_gpus_are_divided_among_them() -> None:
 def test_an_update_takes_no_more_prompts_than_a_rollout_has() -> None:
     with pytest.raises(ScenarioError, match="an update takes 2048 prompts, and a rollout has 1024"):
         imported(f"{GRPO} {ACTOR}.ppo_mini_batch_size=2048")
+
+
+@pytest.mark.parametrize(
+    ("override", "fate"),
+    [
+        ("actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8", "no effect"),
+        ("actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=32", "not modelled"),
+        ("actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=32", "not modelled"),
+        ("actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=True", "not modelled"),
+        ("actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=False", "no effect"),
+        (f"{ACTOR}.entropy_coeff=0", "no effect"),
+        (f"{ACTOR}.entropy_coeff=0.001", "not modelled"),
+        ("actor_rollout_ref.ref.fsdp_config.param_offload=True", "not modelled"),
+        ("actor_rollout_ref.rollout.tensor_model_parallel_size=2", "no effect"),
+    ],
+)
+def test_what_an_update_does_not_show_is_said(override: str, fate: str) -> None:
+    fates = {one.key.written: one.kind for one in imported(f"{GRPO} {override}").fates}
+    assert fates[override.partition("=")[0]] == fate
