@@ -41,6 +41,7 @@ def read_policy_update(draft: ImportDraft, call: Invocation, source: Source) -> 
     launch = Source(call.launch, key_table("verl-policy"))
     write_model(draft, source.of("model"))
     _machines(draft, source, launch)
+    _sequence_ranks(draft, source)
     length = _length(draft, source)
     _batch(draft, source)
     _micro_batch(draft, source, length)
@@ -74,10 +75,6 @@ def _refuse_others(draft: ImportDraft, call: Invocation, source: Source) -> None
             draft.refuse(key, f"the settings of {key.value}", "parsim knows the defaults of ppo_trainer.yaml")
         elif key.name in (*NAMES, *PATHS):
             draft.harmless(key, "the defaults that parsim knows")
-    sequence = source.of("parallel.context.size")
-    if (ranks := draft.whole(sequence, 1)) is not None and ranks > 1:
-        draft.refuse(sequence, "a policy whose samples are spread over ranks", "use 1: its forward passes have whole samples")
-    draft.harmless(sequence, "every rank has whole samples")
     epochs = source.get(f"{ACTOR}.ppo_epochs")
     if (count := draft.whole(epochs, 1)) is not None and count > 1:
         draft.refuse(epochs, "several updates on the same answers, which share their forward passes", "use 1")
@@ -94,6 +91,26 @@ def _machines(draft: ImportDraft, source: Source, launch: Source) -> None:
     for key in (*launch.all("nnodes", "nodes", "ntasks", "ntasks_per_node", "gpus_per_node", "gres", "gpus"), launch.get(VISIBLE)):
         draft.harmless(key, "Ray starts a process on every GPU that trainer.nnodes and trainer.n_gpus_per_node ask for")
     write_cluster(draft, nodes=count, per_node=per_node, open_nodes=nodes if nodes is not None and count is None else None)
+
+
+def _sequence_ranks(draft: ImportDraft, source: Source) -> None:
+    """Ulysses: ranks that share a sample; the forward passes before the update have the actor's."""
+    ranks = source.of("parallel.context.size")
+    size = draft.whole(ranks, 1) if ranks is not None else 1
+    if size is not None and size > 1:
+        draft.write("parallel.context.size", size, ranks)
+        draft.write("parallel.context.method", "ulysses", ranks)
+    draft.harmless(ranks, "every rank has whole samples")
+    own = source.get("actor_rollout_ref.ref.ulysses_sequence_parallel_size")
+    if own is not None and draft.whole(own, 1) != size:
+        draft.refuse(own, f"forward passes whose samples are spread over other ranks than the update's ({size})", f"use {size}")
+    draft.harmless(own, "as in the update")
+
+
+def _sample_ranks(draft: ImportDraft, source: Source) -> int | None:
+    """Ranks with samples of their own: the GPUs of the job over those that share a sample; None where they are no numbers."""
+    world, shared = _gpus(draft, source), draft.value("parallel.context.size") or 1
+    return None if world is None or not isinstance(shared, int) or world % shared else world // shared
 
 
 def _gpus(draft: ImportDraft, source: Source) -> int | None:
@@ -157,15 +174,17 @@ def _micro_batch(draft: ImportDraft, source: Source, length: int | None) -> None
             draft.harmless(key, "micro-batches are filled with tokens")
         most = draft.whole(tokens, 1) if tokens is not None else TOKENS
         if most is not None and length is not None:
-            hold = max(1, most // length)
-            note = f"{most} tokens hold {hold} answers of {length}; shorter ones: add mean_sequence_length"
+            shared = draft.value("parallel.context.size") or 1
+            hold = max(1, most * shared // length)
+            held = f"{most} tokens" if shared == 1 else f"{most} tokens of each of {shared} ranks"
+            note = f"{held} hold {hold} answers of {length}; shorter ones: add mean_sequence_length"
             draft.write("training.micro_batch", _even(draft, source, hold), dynamic, tokens, note=note)
         return
     for key in (dynamic, tokens):
         draft.harmless(key, "micro-batches have a number of answers")
-    world, total = _gpus(draft, source), draft.whole(together, 1)
-    if each is None and draft.given.micro_batch is None and total is not None and world is not None and total % world == 0:
-        draft.write("training.micro_batch", total // world, together, note=f"{total} / {world} GPUs")
+    ranks, total = _sample_ranks(draft, source), draft.whole(together, 1)
+    if each is None and draft.given.micro_batch is None and total is not None and ranks is not None and total % ranks == 0:
+        draft.write("training.micro_batch", total // ranks, together, note=f"{total} / {ranks} ranks with samples of their own")
         return
     draft.harmless(together, "the answers of a GPU are said")
     write_micro_batch(draft, each)
@@ -183,10 +202,10 @@ def _forward_passes(draft: ImportDraft, source: Source) -> None:
 
 def _even(draft: ImportDraft, source: Source, hold: int) -> int:
     """The most answers, of at most `hold`, with which the micro-batches of an update are of one size."""
-    batch, world = draft.value("training.global_batch"), _gpus(draft, source)
-    if not isinstance(batch, int) or world is None or batch % world:
+    batch, ranks = draft.value("training.global_batch"), _sample_ranks(draft, source)
+    if not isinstance(batch, int) or ranks is None or batch % ranks:
         return hold
-    return next(size for size in range(min(hold, batch // world), 0, -1) if batch // world % size == 0)
+    return next(size for size in range(min(hold, batch // ranks), 0, -1) if batch // ranks % size == 0)
 
 
 def _types(draft: ImportDraft, source: Source) -> None:

@@ -97,11 +97,11 @@ def objective_findings(model: Model, training: Training, parallelism: Parallelis
 
 
 def _axes(name: str, parallelism: Parallelism) -> list[Finding]:
-    sizes = {"pipeline": parallelism.pipeline.size, "context": parallelism.context.size, "expert": parallelism.expert.size}
+    sizes = {"pipeline": parallelism.pipeline.size}
     text = f"not supported yet: {name}, which has forward passes without gradients, with this axis"
     return [
         Finding(text, f"parallel.{axis}.size", size, "use 1, with zero3 or fsdp where memory is short")
-        for axis, size in (sizes | {"tensor": parallelism.tensor.size}).items()
+        for axis, size in sizes.items()
         if size > 1
     ]
 

@@ -6,11 +6,12 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from jobs import job, model_of
+from jobs import job, model_of, tree
 
 from parsim import simulate
 from parsim.errors import InputError
 from parsim.kernel import Memory
+from parsim.model.catalogue import build_model
 from parsim.model.finetune import Finetune, finetuned
 from parsim.model.parameter_counts import parameter_count
 from parsim.model.reward import scoring
@@ -141,6 +142,7 @@ def test_a_score_takes_the_place_of_the_head():
     assert parameter_count(scoring(model_of("llama-2-7b"))) == 6_738_415_616 - 32000 * 4096 + 4096
 
 
+TWO_LAYERS = "{base: olmoe-1b-7b, layers: 2, experts: {count: 8}}"
 BASE = {
     "model": "gpt2",
     "cluster": "2x a100-80gb",
@@ -171,7 +173,6 @@ def test_every_stack_runs_every_objective(strategy, profile):
     ("changes", "path"),
     [
         (("parallel.pipeline.size=2", "parallel.data.strategy=none"), "parallel.pipeline.size"),
-        (("parallel.tensor.size=2", "parallel.data.strategy=none"), "parallel.tensor.size"),
         (("training.loss.chunks=2",), "training.loss.chunks"),
         (("training.offload.parameters=cpu", "parallel.data.strategy=zero3"), "training.offload.parameters"),
         (("parallel.data.strategy=torch-data-parallel",), "parallel.data.strategy"),
@@ -200,6 +201,8 @@ def test_pairs_alone_run_on_a_pipeline():
         ("parallel.data.strategy=zero3", "training.offload.optimizer=cpu", "software.profile=deepspeed"),
         ("parallel.data.strategy=fsdp", "training.recompute=full", "training.finetune={method: qlora, rank: 8, dropout: 0.1}"),
         ("training.global_batch=80", "training.gradient_accumulation=auto", "training.partial_micro_batch=true", "training.examples=800"),
+        ("parallel.data.strategy=fsdp", "parallel.tensor.size=2", "parallel.context={size: 2, method: ulysses}"),
+        (f"model={TWO_LAYERS}", "parallel.data.strategy=zero1", "parallel.expert={size: 4, tensor: 1}", "parallel.tensor={size: 2, sequence_parallel: true}"),
     ],
 )
 def test_a_folded_step_is_the_unfolded_one(name, changes):
@@ -207,3 +210,45 @@ def test_a_folded_step_is_the_unfolded_one(name, changes):
     one, other = (simulate(wide, f"training.objective={name}", *changes, unfolded=way) for way in (False, True))
     assert one.step_time == pytest.approx(other.step_time, rel=1e-9)
     assert one.peak_memory == other.peak_memory
+
+
+EXPERTS = build_model(
+    {"base": "olmoe-1b-7b", "layers": 2, "hidden": 128, "heads": 4, "kv_heads": 4, "vocabulary": 512, "experts": {"count": 8, "mlp": 64}},
+    name="small",
+    base_lookup=tree,
+)
+AXES = {
+    "tensor": ("gpt2", {"tensor": 2}),
+    "sequence": ("gpt2", {"tensor": 2, "tensor_settings": {"sequence_parallel": True}}),
+    "ring": ("gpt2", {"context": 2}),
+    "ulysses": ("gpt2", {"context": 2, "context_settings": {"method": "ulysses"}}),
+    "experts": (EXPERTS, {"expert_settings": {"size": 2}}),
+}
+
+
+@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("name", ["dpo", "kto", "grpo"])
+def test_a_pass_without_gradients_is_divided_as_the_policys(axis, name):
+    """It takes what a step without backward takes: products, and messages of the axis, on the same ranks."""
+    model, ranks = AXES[axis]
+    objective = OBJECTIVES[name]
+    settings = {"precision": PRESETS["pure-bf16"], "micro_batches": MICRO_BATCHES, "micro_batch": PAIRS * objective.sequences, "clock": flop}
+    settings |= {"data": 2, "data_settings": {"strategy": "ddp"}} | ranks
+    made, plain = (job(model, objective=one, **settings) for one in (objective, OBJECTIVES["language-modelling"]))
+    settings |= {"micro_batch": PAIRS * objective.sequences, "backward": False, "step": False}
+    forward = job(model, **settings)
+    passes = len(objective.unsaved)
+    assert made.makespan - plain.makespan == pytest.approx(passes * forward.makespan, rel=1e-9)
+    for along in ("tensor", "context", "expert"):
+        assert made.bytes(axis=along) - plain.bytes(axis=along) == passes * forward.bytes(axis=along)
+
+
+@pytest.mark.parametrize("axis", ["tensor", "experts"])
+def test_a_reference_lies_where_the_policys_weights_lie(axis):
+    """A rank of DDP keeps as much of it as of the policy's weights in the step's type."""
+    model, ranks = AXES[axis]
+    settings = {"precision": PRESETS["pure-bf16"], "micro_batch": 2, "data": 2, "data_settings": {"strategy": "ddp"}} | ranks
+    made, plain = (job(model, objective=OBJECTIVES[name], **settings) for name in ("dpo", "language-modelling"))
+    program = plain.program
+    weights = sum(program.tensors[0][row].bytes for row in program.resident[0] if program.tensors[0][row].category == "parameters")
+    assert resident(made) - resident(plain) == weights

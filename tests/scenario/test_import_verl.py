@@ -102,7 +102,10 @@ def test_the_older_key_of_the_batch_is_one_question_with_checkpointing() -> None
             "actor_rollout_ref.model.override_config.num_hidden_layers",
         ),
         (f"{GRPO} actor_rollout_ref.actor.ppo_epochs=2", "actor_rollout_ref.actor.ppo_epochs"),
-        (f"{GRPO} {ACTOR}.ulysses_sequence_parallel_size=2", f"{ACTOR}.ulysses_sequence_parallel_size"),
+        (
+            f"{GRPO} {ACTOR}.ulysses_sequence_parallel_size=2 actor_rollout_ref.ref.ulysses_sequence_parallel_size=4",
+            "actor_rollout_ref.ref.ulysses_sequence_parallel_size",
+        ),
         (f"{GRPO} actor_rollout_ref.actor.freeze_vision_tower=True", "actor_rollout_ref.actor.freeze_vision_tower"),
         (f"{GRPO} actor_rollout_ref.actor.fsdp_config.offload_policy=True", "actor_rollout_ref.actor.fsdp_config.offload_policy"),
     ],
@@ -154,6 +157,9 @@ def test_an_update_of_a_policy() -> None:
         (f"{ACTOR}.use_dynamic_bsz=True", "training.micro_batch", 10),  # 16,384 tokens hold 10 answers of 1,536; 160 of a GPU are 16 x 10
         (f"{ACTOR}.use_dynamic_bsz=True {ACTOR}.ppo_max_token_len_per_gpu=24000", "training.micro_batch", 10),  # they hold 15
         ("trainer.n_gpus_per_node=4", "cluster.gpus", 4),
+        (f"{ACTOR}.ulysses_sequence_parallel_size=2", "parallel.context", {"size": 2, "method": "ulysses"}),
+        # 32,768 tokens of two ranks hold 21 answers of 1,536; 320 of a pair are 16 x 20
+        (f"{ACTOR}.use_dynamic_bsz=True {ACTOR}.ulysses_sequence_parallel_size=2", "training.micro_batch", 20),
     ],
 )
 def test_one_override_changes_the_update(override: str, path: str, value: object) -> None:
@@ -166,6 +172,9 @@ def test_one_override_changes_the_update(override: str, path: str, value: object
 def test_answers_of_all_gpus_are_divided_among_them() -> None:
     older = GRPO.replace("ppo_micro_batch_size_per_gpu=8", "ppo_micro_batch_size=128")
     assert imported(older).tree["training"]["micro_batch"] == 128 // 8
+    shared = imported(f"{older} {ACTOR}.ulysses_sequence_parallel_size=4").tree
+    assert shared["training"]["micro_batch"] == 128 // (8 // 4)
+    assert build(load(shared)).training.micro_batches == 1280 // 128
 
 
 def test_an_update_takes_no_more_prompts_than_a_rollout_has() -> None:
