@@ -63,7 +63,7 @@ def resident(one):
     ],
 )
 def test_passes_without_gradients_take_a_forward_each(strategy, name, passes):
-    """DPO: 2 sequences of one reference forward; KTO: one sequence of three; GRPO: the policy's and the reference's on the answer, on policy
+    """DPO: 2 sequences of one reference forward; KTO: one sequence of three; GRPO: the policy's and the reference's on the answer, or
     only the latter. Together DPO is 2 x (3 F + F) where backward is 2 F."""
     made = step(name, strategy)
     plain = step("language-modelling", strategy, micro_batch=made.plan.training.micro_batch)
