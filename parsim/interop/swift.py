@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from parsim.interop.command import Invocation
+from parsim.interop.config_option import with_config
 from parsim.interop.deepspeed_zero import AUTO
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Key, Source, key_table, of_document
@@ -67,6 +68,7 @@ def of_file(document: files.Document) -> Invocation:
 def read_swift(draft: ImportDraft, call: Invocation) -> None:
     """Write the scenario of ``swift sft``, ``swift pt`` and ``swift rlhf``."""
     word = call.positional[0].text if call.positional else call.program
+    call = with_config(draft, call, "swift")
     if call.program == "swift.megatron":
         read_megatron_swift(draft, call)
         return

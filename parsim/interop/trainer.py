@@ -12,6 +12,7 @@ from pathlib import Path
 from parsim.errors import Finding
 from parsim.interop import accelerate, deepspeed, deepspeed_zero
 from parsim.interop.command import Invocation, read_environment
+from parsim.interop.config_option import with_config
 from parsim.interop.deepspeed_named import brought_tree, deepspeed_of
 from parsim.interop.fsdp import write_fsdp
 from parsim.interop.import_draft import ImportDraft
@@ -184,8 +185,7 @@ def _job(
                     draft.remarks.append(Finding(text, file=draft.file, line=word.line))
                 else:
                     keys += of_document(files.read(Path(path)), "huggingface").keys
-        keys += _of_config(draft, call)
-        keys += call.options
+        keys += with_config(draft, call).options
     job = Arguments(Source(_with_fsdp_file(draft, keys), table), launch=Source(launch, key_table("huggingface")))
     config = job.launch.get("config_file") if call is not None and call.launcher == "accelerate" else None
     if "accelerate" in beside:
@@ -207,17 +207,6 @@ def _job(
     elif job.accelerate is not None:
         job.deepspeed = accelerate.deepspeed_of(draft, job.accelerate, half_name(job.source))
     return job
-
-
-def _of_config(draft: ImportDraft, call: Invocation) -> list[Key]:
-    """The arguments in the YAML that ``--config`` names, as TRL's parser reads it below those of the command (trl/scripts/utils.py)."""
-    key = next((key for key in call.options if key.name == "config" and str(key.value).endswith((".yaml", ".yml"))), None)
-    path = neighbour(str(key.value), draft.file) if key is not None else None
-    if key is not None and path is None:
-        text = "it is not there, and holds the arguments of this command"
-        draft.errors.append(key.finding(text, "put it beside this script, or import it"))
-    draft.harmless(key, "it is read too")
-    return [] if path is None else list(of_document(files.read(Path(path)), "huggingface").keys)
 
 
 def _accelerate_of(draft: ImportDraft, job: Arguments, config: Key | None) -> Source:

@@ -255,6 +255,21 @@ def test_arguments_in_the_file_of_config(tmp_path: Any) -> None:
         import_config(script.read_text(), str(script), Given(on=ON))
 
 
+def test_the_file_of_ms_swifts_config_says_what_is_trained_for(tmp_path: Any) -> None:
+    """Without it ``rlhf`` would be DPO."""
+    (tmp_path / "job.yaml").write_text(yaml({"rlhf_type": "grpo", "model": "Qwen/Qwen2.5-1.5B-Instruct", "max_length": 1024}))
+    script = tmp_path / "run.sh"
+    for program, options in (("swift", "--tuner_type full"), ("megatron", "--micro_batch_size 2 --tuner_type full")):
+        text = f"NPROC_PER_NODE=8 {program} rlhf --config job.yaml --torch_dtype bfloat16 {options}\n"
+        script.write_text(text)
+        read = import_config(text, str(script), Given(on=ON))
+        assert (objective(read), at(read, "training.sequence_length")) == ("grpo", 1024 + 512)
+        with pytest.raises(ScenarioError, match="is not there"):
+            import_config(text.replace("job.yaml", "other.yaml"), str(script), Given(on=ON))
+    with pytest.raises(ScenarioError, match="Ray"):
+        command(f"{MEGATRON} --use_ray true")
+
+
 @pytest.mark.parametrize(
     ("options", "path", "value"),
     [

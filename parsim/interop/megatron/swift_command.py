@@ -59,6 +59,7 @@ def read_megatron_swift(draft: ImportDraft, call: Invocation) -> None:
     if "cluster.gpus" not in draft.lines:
         draft.write("cluster.gpus", 1, note="one process without NPROC_PER_NODE")
     told = write_objective(draft, source, call)
+    draft.refuse(_placed(source), "processes that Ray places on GPUs (use_ray)", "give the command without it")
     policy = policy_of(source, POLICIES) if told is not None else None
     length = write_length(draft, source, factory=False) if policy is None else write_policy_length(draft, policy)
     _adapters(draft, source)
@@ -72,6 +73,12 @@ def read_megatron_swift(draft: ImportDraft, call: Invocation) -> None:
     read_environment(draft, call.environment)
     draft.close(source)
     draft.close(launch)
+
+
+def _placed(source: Source) -> Key | None:
+    """What hands the processes to Ray, whose groups of GPUs say what each is for."""
+    key = source.get("use_ray")
+    return None if key is None or key.off else key
 
 
 def _options(draft: ImportDraft, call: Invocation, word: str) -> Iterator[Key]:
