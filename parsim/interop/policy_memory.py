@@ -41,7 +41,9 @@ def write_vllm(draft: ImportDraft, source: Source, default: Callable[[str], tupl
         draft.harmless(key, "switched off")
     known = default(SHARE)
     part = draft.number(share) if share is not None else known[0] if known is not None else None
-    if part is not None:
+    if part is not None and share is not None and not 0 < part <= 1:
+        draft.errors.append(share.finding(f"{share.value} is no share of a GPU's memory", "write one from 0 to 1"))
+    elif part is not None:
         _keep(draft, part, [use, mode, share], note, place)
 
 

@@ -184,6 +184,7 @@ def test_lengths_that_are_not_said() -> None:
         ({"max_completion_length": "long"}, "max_completion_length"),
         ({"beta": "some"}, "beta"),
         ({"steps_per_generation": 0}, "steps_per_generation"),
+        ({"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 1.5}, "vllm_gpu_memory_utilization"),
     ],
 )
 def test_another_update_is_refused_by_its_key(changes: dict[str, Any], named: str) -> None:
