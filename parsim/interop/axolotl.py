@@ -12,6 +12,7 @@ from math import prod
 from parsim.errors import InputError
 from parsim.interop import deepspeed, deepspeed_zero
 from parsim.interop.accelerate import write_reduction
+from parsim.interop.axolotl_jobs import policy_sections, refuse_other_jobs, write_answers, write_policy_job
 from parsim.interop.deepspeed_named import deepspeed_of
 from parsim.interop.fsdp import write_fsdp
 from parsim.interop.import_draft import ImportDraft
@@ -31,32 +32,6 @@ from parsim.interop.training_arguments import write_liger_loss, write_optimizer
 from parsim.scenario import files
 from parsim.scenario.shortforms import box
 
-COMPARED = {("rl", word): name for word, name in (("dpo", "dpo"), ("ipo", "dpo"), ("orpo", "orpo"), ("simpo", "orpo"), ("kto", "kto"))} | {
-    ("reward_model", "true"): "reward"
-}
-"""key and value -> what is trained for"""
-OTHER_JOBS = {
-    "rl": "answers are generated between the updates",
-    "reward_model": "a reward model has another head and pairs of samples",
-    "process_reward_model": "a reward model has another head",
-    "unfrozen_parameters": "parsim freezes the first layers, or parts by kind (training.finetune.freeze), not names by pattern",
-    "lisa_n_layers": "LISA trains other layers every few steps",
-    "qat": "training with quantised weights",
-    "diffusion": "a diffusion model's loss",
-    "ebft": "reinforcement learning with generated samples",
-    "trainer_cls": "a trainer of one's own",
-}
-"""keys that make another job of it"""
-TRAINING = (
-    "datasets",
-    "pretraining_dataset",
-    "micro_batch_size",
-    "gradient_accumulation_steps",
-    "sequence_len",
-    "learning_rate",
-    "adapter",
-)
-"""keys of which a training has one"""
 LIGER = ("liger_rope", "liger_rms_norm", "liger_rms_norm_gated", "liger_layer_norm", "liger_swiglu", "liger_glu_activation")
 """kernels of norms and of the MLP"""
 ATTENTIONS = {
@@ -77,11 +52,14 @@ def read_axolotl(draft: ImportDraft, foreign: Foreign) -> None:
         source = Source((key for key in source.keys if key not in inner.keys), source.table)
     named = source.get("deepspeed")
     beside = deepspeed_of(draft, named) if named is not None and named.value else inner
-    _refuse_other_jobs(draft, source)
+    source, policy = policy_sections(source)
+    refuse_other_jobs(draft, source)
     sizes = write_model(draft, source.of("model"))
     _cluster(draft, source)
-    length = _length(draft, source)
+    length = _length(draft, source) if policy is None else write_answers(draft, source, policy)
     _batch(draft, source, beside)
+    if policy is not None:
+        write_policy_job(draft, source, policy)
     half = _half(draft, source)
     _strategy(draft, source, beside, sizes, half)
     _optimizer(draft, source, beside)
@@ -91,24 +69,6 @@ def read_axolotl(draft: ImportDraft, foreign: Foreign) -> None:
     draft.close(source)
     if beside is not None:
         draft.close(beside)
-
-
-def _refuse_other_jobs(draft: ImportDraft, source: Source) -> None:
-    base = source.of("model")
-    if base is not None and not source.all(*TRAINING):
-        text = f"nothing of a training stands beside it: none of {', '.join(TRAINING)}"
-        draft.errors.append(base.finding(text, "a recipe that merges models has this key, too"))
-    for name, why in OTHER_JOBS.items():
-        for key in [key for key in source.keys if key.name == name or key.name.startswith(f"{name}.")]:
-            if key.value in (None, False, [], {}):
-                draft.harmless(key, "switched off")
-            elif (objective := COMPARED.get((name, str(key.value).lower()))) is not None:
-                draft.write("training.objective", objective, key)
-            else:
-                draft.errors.append(key.finding(f"not supported yet: {why}", "leave it out to simulate supervised training"))
-    for key in source.keys:
-        if key.name.startswith(("trl.", "vllm.", "dpo_", "kto_", "rl_beta", "orpo_", "cpo_", "simpo_")):
-            draft.harmless(key, "it counts with rl only")
 
 
 def _cluster(draft: ImportDraft, source: Source) -> None:

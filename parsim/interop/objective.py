@@ -1,4 +1,4 @@
-"""What the step of a Trainer trains for: next tokens, preferences between two answers, or what parsim does not simulate.
+"""What the step of a Trainer trains for: next tokens, preferences between two answers, a policy, or what parsim does not simulate.
 
 Told by LLaMA-Factory's ``stage``, by TRL's command or script (``trl dpo``, ``dpo.py``), and by keys that only one of TRL's trainers has:
 huggingface/trl, trl/trainer/*_config.py and trl/scripts; hiyouga/LLaMA-Factory, src/llamafactory/hparams/finetuning_args.py.
@@ -6,7 +6,7 @@ huggingface/trl, trl/trainer/*_config.py and trl/scripts; hiyouga/LLaMA-Factory,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parsim.interop.command import Invocation
 from parsim.interop.import_draft import ImportDraft
@@ -18,9 +18,10 @@ PLAIN = ("sft", "pt")
 """stages whose step is one forward and one backward of one model on every sample"""
 STAGES = {"dpo": "dpo", "kto": "kto", "orpo": "orpo", "cpo": "orpo", "simpo": "orpo", "rm": "reward", "reward": "reward"}
 """stages and trainers -> objectives; CPO and SimPO compare two answers without a reference model, as ORPO does"""
+POLICY = "grpo"
+"""what a trainer is told by whose updates are read (`parsim.interop.policy`)"""
 ROLLOUTS = {
     "ppo": "PPO: answers are generated between the updates",
-    "grpo": "GRPO: answers are generated between the updates",
     "rloo": "RLOO: answers are generated between the updates",
     "gkd": "distillation: a teacher answers beside the model",
     "xpo": "XPO: answers are generated between the updates",
@@ -28,11 +29,27 @@ ROLLOUTS = {
     "online_dpo": "online DPO: answers are generated between the updates",
     "prm": "rewards of single steps",
     "bco": "BCO: a classifier of its own beside the model",
+    "own grpo": "GRPO: answers are generated between the updates",
+    "answers": "answers are generated between the updates",
 }
-SCRIPTS = {"online_dpo": "online_dpo", "nash_md": "nash_md"} | {name: name for name in (*ROLLOUTS, *STAGES) if name != "rm"}
+SCRIPTS = {"online_dpo": "online_dpo", "nash_md": "nash_md", POLICY: POLICY} | {
+    name: name for name in (*ROLLOUTS, *STAGES) if name not in ("rm", "own grpo", "answers")
+}
 """what stands in the name of a script, between its other words -> what it trains for; the first that does counts"""
-GENERATING = ("num_generations", "reward_funcs", "max_completion_length", "num_ppo_epochs", "rloo_k", "use_vllm", "vllm_mode")
-"""keys of trainers that generate"""
+GENERATING = {
+    "num_ppo_epochs": "ppo",
+    "rloo_k": "rloo",
+    "normalize_advantages": "rloo",
+    "reward_clip_range": "rloo",
+    "num_generations": POLICY,
+    "reward_funcs": POLICY,
+    "max_completion_length": POLICY,
+    "steps_per_generation": POLICY,
+    "generation_batch_size": POLICY,
+    "use_vllm": "answers",
+    "vllm_mode": "answers",
+}
+"""keys of trainers that generate -> what they train for; the first that is there counts"""
 ONLY = {
     "precompute_ref_log_probs": "dpo",
     "precompute_ref_batch_size": "dpo",
@@ -61,12 +78,24 @@ class StatedObjective:
     note: str = ""
 
 
-def write_objective(draft: ImportDraft, source: Source, call: Invocation | None) -> None:
-    """Write the objective; trainings that generate answers are refused, and where it is not told which one it is, the reader is asked."""
+def write_objective(draft: ImportDraft, source: Source, call: Invocation | None, *, policies: bool = True) -> StatedObjective | None:
+    """Write the objective, and where it is not told which one it is, ask the reader; other trainings that generate answers are refused.
+
+    Where it is GRPO, and the tool has such `policies`, nothing is written, and what says so is given back (`parsim.interop.policy`).
+    """
     told = _by_stage(source) or _by_command(call) or _by_keys(draft, source)
+    if told is not None and told.name == POLICY and policies:
+        if told.key is not None or _is_trl(call) or source.all(*(name for name, other in GENERATING.items() if other == POLICY)):
+            return told
+        told = replace(told, name="own grpo")
     if told is not None:
         _write(draft, source, told, call)
     _settle_rest(draft, source, told)
+    return None
+
+
+def _is_trl(call: Invocation | None) -> bool:
+    return call is not None and call.program.rpartition("/")[2] == "trl"
 
 
 def _write(draft: ImportDraft, source: Source, told: StatedObjective, call: Invocation | None) -> None:
@@ -88,7 +117,7 @@ def _by_stage(source: Source) -> StatedObjective | None:
 def _by_command(call: Invocation | None) -> StatedObjective | None:
     if call is None:
         return None
-    if call.program.rpartition("/")[2] == "trl" and call.positional:
+    if _is_trl(call) and call.positional:
         word = call.positional[0].text
         return StatedObjective(word, None, f"trl {word}")
     for script in (call.program, *(word.text for word in call.positional if word.text.endswith(".py"))):
@@ -100,9 +129,9 @@ def _by_command(call: Invocation | None) -> StatedObjective | None:
 
 
 def _by_keys(draft: ImportDraft, source: Source) -> StatedObjective | None:
-    generating = next((key for name in GENERATING if (key := source.get(name)) is not None and not key.off), None)
-    if generating is not None:
-        return StatedObjective("grpo", generating)
+    for name, objective in GENERATING.items():
+        if (key := source.get(name)) is not None and not key.off:
+            return StatedObjective(objective, key)
     for name, objective in ONLY.items():
         if (key := source.get(name)) is not None and not key.off:
             return StatedObjective(objective, key)

@@ -8,13 +8,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from parsim.interop.command import Invocation
+from parsim.interop.config_option import with_config
 from parsim.interop.deepspeed_zero import AUTO
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Key, Source, key_table, of_document
 from parsim.interop.megatron.swift_command import read_megatron_swift
+from parsim.interop.objective import POLICY
 from parsim.interop.peft import write_adapter_dtype
+from parsim.interop.policy import PolicyRules
 from parsim.interop.towers import FrozenParts
-from parsim.interop.trainer import read_trainer
+from parsim.interop.trainer import Dialect, read_trainer
 from parsim.scenario import files
 from parsim.scenario.support import EXAMPLES
 
@@ -38,6 +41,18 @@ TOOL = "ms-swift"
 FROZEN = FrozenParts("freeze_vit", "freeze_aligner", "freeze_llm")
 OWN = ("tuner_type", "quant_bits", "lora_dtype", "sequence_parallel_size", "gradient_checkpointing")
 """keys that are read here, not as a Trainer's"""
+POLICIES = PolicyRules(
+    TOOL,
+    ("max_length",),
+    ("response_length", "max_new_tokens", "max_completion_length"),
+    always_since="3.11",
+    defaults={
+        "beta": 0.04, "max_completion_length": 512, "vllm_mode": "server", "vllm_gpu_memory_utilization": 0.9, "use_liger_loss": True,
+    },
+)  # fmt: skip
+"""swift/arguments/rlhf_args.py and swift/rlhf_trainers/grpo_trainer.py (_prepare_batch_inputs)"""
+NEWER = ("--tuner_type", "--rollout_importance_sampling_mode", "--off_policy_sequence_mask_delta")
+"""options that only versions know in which the policy always reads the answers before the update"""
 RANK = 8
 LARGE_ENOUGH = 16
 """samples of a step that accumulation is chosen for"""
@@ -53,6 +68,7 @@ def of_file(document: files.Document) -> Invocation:
 def read_swift(draft: ImportDraft, call: Invocation) -> None:
     """Write the scenario of ``swift sft``, ``swift pt`` and ``swift rlhf``."""
     word = call.positional[0].text if call.positional else call.program
+    call = with_config(draft, call, "swift")
     if call.program == "swift.megatron":
         read_megatron_swift(draft, call)
         return
@@ -63,13 +79,17 @@ def read_swift(draft: ImportDraft, call: Invocation) -> None:
     keys += [*_types(draft, source), *_adapters(source)]
     if word == "rlhf" and source.get("stage") is None:
         keys.append(Key("stage", "rlhf (dpo if not given)", "dpo", TOOL))
+    policy = (kind := source.get("stage")) is not None and str(kind.value) == POLICY
+    keys += _batch_of_answers(source) if policy else []
     named = next((key for key in source.keys if key.name == "model_name" and "model_name_or_path" in source), None)
     draft.harmless(named, "a name in the data set")
     job = replace(call, options=tuple(keys))
-    read_trainer(draft, None, job, factory=False, table="swift", brought=_brought, frozen=FROZEN)
+    newer = any(f"--{key.written.lstrip('-')}" in NEWER for key in call.options)
+    rules = replace(POLICIES, own_pass=True) if newer else POLICIES
+    read_trainer(draft, None, job, factory=False, dialect=Dialect("swift", _brought, FROZEN, rules))
     if call.positional and "cluster.gpus" not in draft.lines:
         draft.write("cluster.gpus", 1, note="one process without NPROC_PER_NODE")
-    _defaults(draft, source)
+    _defaults(draft, source, policy=policy)
     tuner, bits = source.get("tuner_type"), source.get("quant_bits")
     if tuner is not None and str(tuner.value) == "full":
         draft.harmless(tuner, "everything is trained, as without training.finetune")
@@ -130,6 +150,12 @@ def _adapters(source: Source) -> list[Key]:
     return made
 
 
+def _batch_of_answers(source: Source) -> list[Key]:
+    """What ``--rlhf_type grpo`` takes for a batch that is not said."""
+    names = ("per_device_train_batch_size", "gradient_accumulation_steps")
+    return [Key(name, f"--{name} (1 if not given)", 1, TOOL) for name in names if source.get(name) is None]
+
+
 def _fsdp(draft: ImportDraft, key: Key) -> Key:
     """``--fsdp`` names a file, or settings that ms-swift brings: what they say is left to the reader."""
     if key.name == "fsdp" and (str(key.value).endswith(".json") or str(key.value) == "fsdp2"):
@@ -155,11 +181,11 @@ def _brought(name: str) -> dict[str, object] | None:
     return {"fp16": {"enabled": AUTO}, "bf16": {"enabled": AUTO}, "zero_optimization": zero, **batch}
 
 
-def _defaults(draft: ImportDraft, source: Source) -> None:
+def _defaults(draft: ImportDraft, source: Source, *, policy: bool) -> None:
     """What ms-swift takes where the Trainer or TRL takes something else."""
-    if source.get("per_device_train_batch_size") is None and draft.given.micro_batch is None:
+    if source.get("per_device_train_batch_size") is None and draft.given.micro_batch is None and not policy:
         draft.write("training.micro_batch", 1, note="per_device_train_batch_size is 1 if not given")
-    if source.get("gradient_accumulation_steps") is None and draft.given.gradient_accumulation is None:
+    if source.get("gradient_accumulation_steps") is None and draft.given.gradient_accumulation is None and not policy:
         how = f"as many as make {LARGE_ENOUGH} samples of a step on all GPUs (--gradient-accumulation)"
         draft.fill("training.gradient_accumulation", how)
     again = source.get("gradient_checkpointing")

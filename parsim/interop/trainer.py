@@ -12,6 +12,7 @@ from pathlib import Path
 from parsim.errors import Finding
 from parsim.interop import accelerate, deepspeed, deepspeed_zero
 from parsim.interop.command import Invocation, read_environment
+from parsim.interop.config_option import with_config
 from parsim.interop.deepspeed_named import brought_tree, deepspeed_of
 from parsim.interop.fsdp import write_fsdp
 from parsim.interop.import_draft import ImportDraft
@@ -27,6 +28,16 @@ from parsim.interop.keys import Key, KeyTable, Source, key_table, of_document
 from parsim.interop.llama_factory import type_of_the_model, write_factory
 from parsim.interop.objective import write_objective
 from parsim.interop.peft import write_own_adapters, write_peft
+from parsim.interop.policy import (
+    TRL,
+    PolicyRules,
+    ask_for_version,
+    policy_of,
+    with_trainers_defaults,
+    write_policy,
+    write_policy_length,
+    write_policy_liger,
+)
 from parsim.interop.processes import write_launched
 from parsim.interop.towers import FrozenParts, write_frozen_parts
 from parsim.interop.training_arguments import (
@@ -43,6 +54,19 @@ from parsim.scenario.support import EXAMPLES
 
 Brought = Callable[[str], Mapping[str, object] | None]
 """the DeepSpeed file that a tool brings under a name"""
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """What a tool that is built on the Trainer has of its own."""
+
+    table: str = "huggingface"
+    """its table of keys"""
+    brought: Brought = field(default=lambda _: None)
+    frozen: FrozenParts | None = None
+    """its keys for parts of models of images"""
+    rules: PolicyRules = TRL
+    """how it updates a policy on generated answers"""
 
 
 @dataclass
@@ -62,16 +86,12 @@ def read_trainer(
     *,
     factory: bool,
     beside: Mapping[str, files.Document] | None = None,
-    table: str = "huggingface",
-    brought: Brought = lambda _: None,
-    frozen: FrozenParts | None = None,
+    dialect: Dialect | None = None,
 ) -> None:
-    """Write the scenario of training arguments: a file's or a command's. `beside` are configurations that go with them, by tool.
-
-    `table` is the tool's table of keys; `brought` gives the DeepSpeed files that the tool brings, by name; `frozen` are its keys for
-    parts of models of images.
-    """
-    job = _job(draft, document, call, beside or {}, key_table(table), brought)
+    """Write the scenario of training arguments: a file's or a command's. `beside` are configurations that go with them, by tool."""
+    dialect = dialect or Dialect()
+    rules = dialect.rules
+    job = _job(draft, document, call, beside or {}, key_table(dialect.table), dialect.brought)
     if factory:
         job.source = Source((*type_of_the_model(job.source), *job.source.keys), job.source.table)
     sizes = _write_model(draft, job.source)
@@ -79,19 +99,32 @@ def read_trainer(
         accelerate.write_processes(draft, job.accelerate)
     else:
         write_launched(draft, job.launch)
-    write_objective(draft, job.source, call)
-    length = write_length(draft, job.source, factory=factory)
-    _batch(draft, job)
+    told = write_objective(draft, job.source, call, policies=not factory)
+    policy = policy_of(job.source, rules) if told is not None else None
+    if policy is not None and told is not None:
+        lengths = job.source.all(*(name for name in job.source.table.rows["training.sequence_length"].names if name not in rules.prompt))
+        length = write_policy_length(draft, policy, *lengths)
+        job.source = with_trainers_defaults(job.source, policy) if rules is TRL else job.source
+        _batch(draft, job)
+        write_policy(draft, policy, told.key)
+    else:
+        length = write_length(draft, job.source, factory=factory)
+        _batch(draft, job)
     _strategy(draft, job, sizes)
     _optimizer(draft, job)
     write_switches(draft, job.source)
     if factory:
         write_factory(draft, job.source, sizes)
-    elif table != "huggingface" or not write_own_adapters(draft, job.source):
+    elif dialect.table != "huggingface" or not write_own_adapters(draft, job.source):
         write_peft(draft, job.source)
-    if frozen is not None:
-        write_frozen_parts(draft, job.source, sizes, frozen)
-    write_liger(draft, job.source, sizes, length)
+    if dialect.frozen is not None:
+        write_frozen_parts(draft, job.source, sizes, dialect.frozen)
+    if policy is None:
+        write_liger(draft, job.source, sizes, length)
+    else:
+        write_policy_liger(draft, policy)
+        if rules is TRL:
+            ask_for_version(draft, policy, job.source)
     if call is not None:
         read_environment(draft, call.environment)
     draft.close(job.source)
@@ -152,7 +185,7 @@ def _job(
                     draft.remarks.append(Finding(text, file=draft.file, line=word.line))
                 else:
                     keys += of_document(files.read(Path(path)), "huggingface").keys
-        keys += call.options
+        keys += with_config(draft, call).options
     job = Arguments(Source(_with_fsdp_file(draft, keys), table), launch=Source(launch, key_table("huggingface")))
     config = job.launch.get("config_file") if call is not None and call.launcher == "accelerate" else None
     if "accelerate" in beside:

@@ -1,26 +1,33 @@
 """What a step trains for, as work: sequences per sample, and forward passes whose gradients nobody wants.
 
-======================  =========  ==============================================================================
-objective               sequences  forward passes without gradients, behind that of the policy
-======================  =========  ==============================================================================
-language-modelling      1          none
-dpo                     2          the reference model's, on both answers (Rafailov et al. 2023, 2305.18290)
-orpo                    2          none: no reference model (Hong et al. 2024, 2403.07691; SimPO, CPO alike)
-reward                  2          none; the head is a linear layer with one output
-kto                     1          the policy's on answers to other prompts, the reference model's on both
-                                   (Ethayarajh et al. 2024, 2402.01306)
-grpo                    1          before that of the policy: the policy's and the reference model's on the answer
-                                   (Shao et al. 2024, 2402.03300)
-grpo-without-reference  1          before that of the policy: the policy's; no KL term (DAPO, Yu et al. 2025,
-                                   2503.14476)
-======================  =========  ==============================================================================
+================================  =========  ====================================================================
+objective                         sequences  forward passes without gradients, behind that of the policy
+================================  =========  ====================================================================
+language-modelling                1          none
+dpo                               2          the reference model's, on both answers (Rafailov et al. 2023,
+                                             2305.18290)
+orpo                              2          none: no reference model (Hong et al. 2024, 2403.07691; SimPO, CPO
+                                             alike)
+reward                            2          none; the head is a linear layer with one output
+kto                               1          the policy's on answers to other prompts, the reference model's on
+                                             both (Ethayarajh et al. 2024, 2402.01306)
+grpo                              1          before that of the policy: the policy's and the reference model's on
+                                             the answer (Shao et al. 2024, 2402.03300)
+grpo-without-reference            1          before that of the policy: the policy's; no KL term (DAPO, Yu et al.
+                                             2025, 2503.14476)
+grpo-on-policy                    1          before that of the policy: the reference model's. The policy that
+                                             is updated has generated the answers itself, and needs no pass to
+                                             say how likely they were
+grpo-on-policy-without-reference  1          none: the step of language-modelling with another loss
+================================  =========  ====================================================================
 
 As huggingface/trl runs them (trl/trainer/dpo_trainer.py, get_batch_loss_metrics: both answers are one batch of twice the samples, the
 reference model's forward follows; kto_trainer.py). Of GRPO a step is one update on answers that are there, as verl
 runs it (verl/trainer/ppo/ray_trainer.py: the log-probabilities of all answers are computed before the updates on them); generating the
-answers and scoring them is no part of it. The reference model is the policy before training: where only adapters are trained,
-it is the policy with its adapters switched off, and needs no memory. Otherwise it is a second model, sharded by ZeRO-3 and FSDP as the
-policy is and whole on every rank elsewhere (trl/models/utils.py, prepare_deepspeed: stage 3, or 0).
+answers and scoring them is no part of it. TRL leaves the policy's own pass out where every answer is trained on once, in the update
+that follows its generation (grpo_trainer.py, _generate_and_score_completions). The reference model is the policy before training: where
+only adapters are trained, it is the policy with its adapters switched off, and needs no memory. Otherwise it is a second model, sharded
+by ZeRO-3 and FSDP as the policy is and whole on every rank elsewhere (trl/models/utils.py, prepare_deepspeed: stage 3, or 0).
 """
 
 from __future__ import annotations
@@ -51,7 +58,7 @@ class Objective:
     unsaved: tuple[Whose, ...] = ()
     """whose forward passes run behind the policy's without gradients, each on as many sequences"""
     before: bool = False
-    """they run before the policy's instead, whose activations are not there yet"""
+    """they run before the policy's instead, whose activations are not there yet: an update on answers that have been generated"""
 
     def separate(self, recipe: Finetune | None) -> bool:
         """The reference model has weights of its own."""
@@ -68,6 +75,8 @@ OBJECTIVES = {
         Objective("kto", 1, ("policy", "reference", "reference")),
         Objective("grpo", 1, ("policy", "reference"), before=True),
         Objective("grpo-without-reference", 1, ("policy",), before=True),
+        Objective("grpo-on-policy", 1, ("reference",), before=True),
+        Objective("grpo-on-policy-without-reference", 1, before=True),
     )
 }
 """by name"""
@@ -83,7 +92,7 @@ def objective_findings(model: Model, training: Training, parallelism: Parallelis
         findings.append(
             Finding(f"{model.name} does not generate text: {name} compares answers of language models", PATH, name, "leave it out")
         )
-    if training.loss_chunks > 1:
+    if training.loss_chunks > 1 and (objective.unsaved or objective.sequences > 1):
         text = f"not supported yet: the loss of {name} in parts"
         findings.append(Finding(text, "training.loss.chunks", training.loss_chunks, "use 1"))
     recipe = training.finetune

@@ -81,7 +81,7 @@ EXAMPLES = {
     "training.micro_batch": "samples per forward pass and GPU, for example 1",
     "training.global_batch": "samples per optimizer step, for example 256",
     "training.gradient_accumulation": "micro-batches per optimizer step, for example 1",
-    "training.objective": "language-modelling, dpo, orpo, kto, reward, grpo or grpo-without-reference",
+    "training.objective": "language-modelling, dpo, orpo, kto, reward, grpo ...",
     "training.finetune.base": "bf16 (nf4 with method: qlora)",
     "training.precision": "bf16, fp16, amp-bf16, fp32 ...",
     "parallel.data.strategy": "ddp, zero1, zero2, zero3, fsdp or hsdp",

@@ -18,7 +18,10 @@ from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, Number, Quant
 OPTIMIZERS = (
     "sgd", "momentum", "adam", "adamw", "adam-8bit", "adam-4bit", "adam-mini", "adafactor", "lamb", "lion", "muon", "soap", "shampoo",
 )  # fmt: skip
-OBJECTIVES = ("auto", "language-modelling", "dpo", "orpo", "kto", "reward", "grpo", "grpo-without-reference")
+OBJECTIVES = (
+    "auto", "language-modelling", "dpo", "orpo", "kto", "reward", "grpo", "grpo-without-reference", "grpo-on-policy",
+    "grpo-on-policy-without-reference",
+)  # fmt: skip
 _OTHER_OBJECTIVES = {
     "sft": "write language-modelling", "rm": "write reward", "simpo": "write orpo", "rloo": "write grpo, whose work it has",
     "dapo": "write grpo-without-reference", "ppo": "not supported yet: it trains a critic beside the policy",
@@ -202,7 +205,8 @@ class TrainingSection(Section):
     """false: no optimizer step and no optimizer states"""
     objective: Annotated[str, Choice(OBJECTIVES, _OTHER_OBJECTIVES)] = "auto"
     """auto (the model's own task) | language-modelling | dpo | orpo (pairs without a reference model) | kto | reward | grpo (one update on
-    answers that are there) | grpo-without-reference"""
+    answers that are there) | grpo-without-reference (no KL term) | grpo-on-policy (the updated policy has generated them itself: only the
+    reference model's pass comes before) | grpo-on-policy-without-reference (none does)"""
     precision: PrecisionChoice = Field(default="auto")  # type: ignore[assignment]
     """a preset, or a mapping of types; auto = what the software profile's stack uses"""
     optimizer: OptimizerSection = OptimizerSection()

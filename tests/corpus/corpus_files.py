@@ -27,7 +27,7 @@ class Judged:
 
 
 def samples() -> Iterator[Judged]:
-    """The files that were written for this folder, one or two of every kind."""
+    """The files that were written for this folder, a few of every kind."""
     for path in sorted(SAMPLES.glob("*/*")):
         yield Judged(path, path.parent.name, path.relative_to(HERE).as_posix(), "sample")
 

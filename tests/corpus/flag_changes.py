@@ -108,8 +108,8 @@ _SAID_ELSEWHERE = ("given again", "it is one micro-batch", "Megatron's options s
 
 _OF_OTHERS = ("exp_manager.", "actor_rollout_ref.rollout.")
 """what begins the names of NeMo's checkpoints, and of what generates answers for verl's updates"""
-ADDED_UP = ("data.max_prompt_length", "data.max_response_length")
-"""settings of verl whose sum the scenario says"""
+ADDED_UP = ("max_prompt_length", "max_response_length", "max_completion_length", "max_length", "sequence_len")
+"""settings of updates of a policy whose sum the scenario says, or asks for"""
 
 
 def quiet(imported: ImportedScenario) -> list[str]:
@@ -134,11 +134,17 @@ def outcome(change: Change, file: str, before: Mapping[str, Any]) -> str:
     except InputError:
         return "refused"
     was, now = looked_up(before, change.path), looked_up(after.tree, change.path)
-    if (change.path in FOLLOWS or change.setting in ADDED_UP) and before != after.tree:
+    if (change.path in FOLLOWS and before != after.tree) or (_adds_up(change, before) and (was != now or _says_why(after, change.path))):
         return "changed"
     if change.path not in FOLLOWS and now != _MISSING and change.becomes.isdigit() and int(change.becomes) != now:
         return "refused" if was != now and _says_why(after, change.path) else f"ignored: {change.path} is {now}, not {change.becomes}"
     return "changed" if was != now or _says_why(after, change.path) else f"ignored: {change.path} is still {now}"
+
+
+def _adds_up(change: Change, before: Mapping[str, Any]) -> bool:
+    """It is a length of a prompt or of an answer, of which a sample has both."""
+    policy = str(looked_up(before, "training.objective")).startswith("grpo")
+    return policy and change.setting.lstrip("-").rpartition(".")[2] in ADDED_UP
 
 
 def _says_why(imported: ImportedScenario, path: str) -> bool:

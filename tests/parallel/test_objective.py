@@ -51,11 +51,21 @@ def resident(one):
 
 @pytest.mark.parametrize("strategy", EVERY)
 @pytest.mark.parametrize(
-    ("name", "passes"), [("dpo", 2), ("kto", 3), ("orpo", 0), ("reward", 0), ("grpo", 2), ("grpo-without-reference", 1)]
+    ("name", "passes"),
+    [
+        ("dpo", 2),
+        ("kto", 3),
+        ("orpo", 0),
+        ("reward", 0),
+        ("grpo", 2),
+        ("grpo-without-reference", 1),
+        ("grpo-on-policy", 1),
+        ("grpo-on-policy-without-reference", 0),
+    ],
 )
 def test_passes_without_gradients_take_a_forward_each(strategy, name, passes):
-    """DPO: 2 sequences of one reference forward; KTO: one sequence of three; GRPO: the policy's and the reference's on the answer. Together
-    DPO is 2 x (3 F + F) where backward is 2 F."""
+    """DPO: 2 sequences of one reference forward; KTO: one sequence of three; GRPO: the policy's and the reference's on the answer, or
+    only the latter. Together DPO is 2 x (3 F + F) where backward is 2 F."""
     made = step(name, strategy)
     plain = step("language-modelling", strategy, micro_batch=made.plan.training.micro_batch)
     assert made.makespan - plain.makespan == pytest.approx(MICRO_BATCHES * PAIRS * passes * forward_flop(1), rel=1e-9)
@@ -71,7 +81,7 @@ def test_a_step_of_dpo_is_eight_forwards_per_pair():
 
 
 @pytest.mark.parametrize("strategy", EVERY)
-@pytest.mark.parametrize("name", ["dpo", "kto", "grpo"])
+@pytest.mark.parametrize("name", ["dpo", "kto", "grpo", "grpo-on-policy"])
 def test_the_reference_model_is_stored_once(strategy, name):
     made = step(name, strategy)
     plain = step("language-modelling", strategy, micro_batch=made.plan.training.micro_batch)
@@ -81,7 +91,7 @@ def test_the_reference_model_is_stored_once(strategy, name):
 
 
 @pytest.mark.parametrize("strategy", EVERY)
-@pytest.mark.parametrize("name", ["dpo", "kto", "grpo"])
+@pytest.mark.parametrize("name", ["dpo", "kto", "grpo", "grpo-on-policy"])
 def test_a_reference_without_adapters_needs_no_memory(strategy, name):
     model = finetuned(model_of("gpt2"), LORA)
     made = step(name, strategy, model, finetune=LORA)
@@ -119,11 +129,12 @@ def test_a_reference_runs_while_the_policys_activations_are_there():
 
 
 @pytest.mark.parametrize("strategy", EVERY)
-def test_passes_before_the_policys_meet_none_of_its_activations(strategy):
+@pytest.mark.parametrize("name", ["grpo", "grpo-on-policy"])
+def test_passes_before_the_policys_meet_none_of_its_activations(strategy, name):
     """With their own logits they peak where the policy's pass has kept nothing yet, and take as long."""
     settings = {"precision": PRESETS["pure-bf16"], "micro_batches": MICRO_BATCHES, "attention": "flash2", "clock": flop}
     settings |= {"data": RANKS, "micro_batch": PAIRS, "data_settings": {"strategy": strategy}}
-    first = OBJECTIVES["grpo"]
+    first = OBJECTIVES[name]
     before, behind = (job("gpt2", objective=one, **settings) for one in (first, replace(first, before=False)))
     assert before.makespan == pytest.approx(behind.makespan, rel=1e-12)
     logits = 2 * PAIRS * LENGTH * 50257
@@ -131,8 +142,18 @@ def test_passes_before_the_policys_meet_none_of_its_activations(strategy):
 
 
 @pytest.mark.parametrize("strategy", EVERY)
-def test_one_rank_stands_for_all(strategy):
-    many, single = (step("dpo", strategy, one_per_stage=alone).makespan for alone in (False, True))
+def test_without_passes_of_its_own_grpo_is_the_plain_step(strategy):
+    names = ("grpo-on-policy-without-reference", "language-modelling")
+    made, plain = (step(name, strategy, micro_batch=PAIRS, attention="flash2") for name in names)
+    assert made.makespan == plain.makespan
+    assert made.memory().peak == plain.memory().peak
+    assert resident(made) == resident(plain)
+
+
+@pytest.mark.parametrize("strategy", EVERY)
+@pytest.mark.parametrize("name", ["dpo", "grpo-on-policy"])
+def test_one_rank_stands_for_all(strategy, name):
+    many, single = (step(name, strategy, one_per_stage=alone).makespan for alone in (False, True))
     assert many == single
 
 
@@ -152,8 +173,11 @@ BASE = {
 
 
 def test_samples_are_pairs_and_tokens_are_those_of_both():
-    plain, dpo, kto = (simulate(BASE, f"training.objective={name}") for name in ("auto", "dpo", "kto"))
-    for report, sequences, forwards in ((plain, 1, 3), (dpo, 2, 4), (kto, 1, 6)):
+    names = {"auto": (1, 3), "dpo": (2, 4), "kto": (1, 6), "grpo": (1, 5), "grpo-on-policy": (1, 4)}
+    reports = {name: simulate(BASE, f"training.objective={name}") for name in names}
+    plain = reports["auto"]
+    for name, report in reports.items():
+        sequences, forwards = names[name]
         facts = report.measured.model
         assert facts.samples_per_step == 8
         assert facts.tokens_per_step == 8 * 64 * sequences
@@ -193,7 +217,19 @@ def test_pairs_alone_run_on_a_pipeline():
     assert pairs.step_time == double.step_time
 
 
-@pytest.mark.parametrize("name", ["dpo", "kto"])
+def test_without_passes_grpo_goes_with_every_axis_and_with_a_loss_in_parts():
+    """It is the plain step in all but name, and in what it warns of."""
+    axes = ("parallel.data.strategy=none",)
+    for changes in ((*axes, "parallel.pipeline.size=2"), (*axes, "parallel.tensor.size=2"), ("training.loss.chunks=2",)):
+        one, plain = (simulate(BASE, f"training.objective={name}", *changes) for name in ("grpo-on-policy-without-reference", "auto"))
+        assert one.step_time == plain.step_time
+        assert one.peak_memory == plain.peak_memory
+        assert "generating and scoring them is not simulated" in str(one.warnings)
+        with pytest.raises(InputError):
+            simulate(BASE, "training.objective=grpo-on-policy", *changes)
+
+
+@pytest.mark.parametrize("name", ["dpo", "kto", "grpo-on-policy"])
 @pytest.mark.parametrize(
     "changes",
     [

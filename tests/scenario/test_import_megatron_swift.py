@@ -97,7 +97,7 @@ def test_a_folder_with_a_converted_model_is_called_after_it() -> None:
     [
         ("--tuner_type lora_llm", "sft", "--tuner_type"),
         ("--task_type seq_cls", "sft", "--task_type"),
-        ("--rlhf_type grpo", "rlhf", "--rlhf_type"),
+        ("--rlhf_type grpo --num_iterations 2", "rlhf", "--num_iterations"),
         ("--rlhf_type gkd --teacher_model x", "rlhf", "--rlhf_type"),
         ("--freeze_parameters_ratio 0.5", "sft", "--freeze_parameters_ratio"),
         ("--export_model_parallel_size 4", "sft", "--export_model_parallel_size"),

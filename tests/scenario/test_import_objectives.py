@@ -109,9 +109,12 @@ def test_objectives_are_told(text: str, objective: str | None) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        f"{TRL}num_generations: 16\nbeta: 0.1\n",
+        f"{TRL}num_ppo_epochs: 4\nnum_generations: 16\n",
+        f"{TRL}rloo_k: 4\n",
+        f"{TRL}normalize_advantages: true\nnum_generations: 4\n",
         f"{TRL}use_vllm: true\n",
-        "trl grpo --model_name_or_path Qwen/Qwen3-4B --per_device_train_batch_size 2",
+        "trl rloo --model_name_or_path Qwen/Qwen3-4B --per_device_train_batch_size 2 --num_generations 4",
+        "accelerate launch online_dpo.py --model_name_or_path Qwen/Qwen3-4B --per_device_train_batch_size 2 --use_vllm",
         "accelerate launch examples/scripts/ppo.py --model_name_or_path Qwen/Qwen3-4B --per_device_train_batch_size 2",
         f"{FACTORY}stage: dpo\nref_model: other/model\n",
         "python open_instruct/grpo_fast.py --model_name_or_path Qwen/Qwen3-4B --per_device_train_batch_size 2 --beta 0.1",

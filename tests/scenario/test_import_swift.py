@@ -90,7 +90,7 @@ def test_what_is_trained_for(options: str, command: str, objective: str | None) 
         ("--tuner_type full --quant_bits 4", "sft", "--quant_bits"),
         ("--use_galore true", "sft", "--use_galore"),
         ("--optim galore_adamw", "sft", "--optim"),
-        ("--rlhf_type grpo --num_generations 8", "rlhf", "--rlhf_type"),
+        ("--rlhf_type gkd --num_generations 8", "rlhf", "--rlhf_type"),
         ("--rlhf_type ppo", "rlhf", "--rlhf_type"),
         ("--freeze_parameters_ratio 0.5 --tuner_type full", "sft", "--freeze_parameters_ratio"),
     ],

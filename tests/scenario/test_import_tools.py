@@ -152,7 +152,7 @@ def test_the_scenario_follows_one_key(sample: str, key: str, value: str, expecte
 
 
 REFUSED = [
-    (AXOLOTL, "rl", "grpo", "not supported yet: answers are generated between the updates"),
+    (AXOLOTL, "rl", "ebft", "not supported yet: answers are generated between the updates"),
     (AXOLOTL, "adapter", "llama-adapter", "not supported yet: llama-adapter adapters"),
     (AXOLOTL, "load_in_4bit", "false", "qlora needs load_in_4bit"),
     (AXOLOTL, "adapter", "", "a quantised model is trained with adapters only"),

@@ -134,8 +134,8 @@ LEAVES: dict[str, Leaf] = {
     "training.images": leaf(2, same={**AUTO, 1: None}, model=WITH_IMAGES, training__sequence_length=1024),
     "training.image_size": leaf(112, same=AUTO, model=WITH_IMAGES, training__sequence_length=1024),
     "training.objective": leaf(
-        "dpo", "orpo", "kto", "reward", "grpo", "grpo-without-reference",
-        same={**AUTO, "language-modelling": None}, cluster__topology="dgx-a100-80gb",
+        "dpo", "orpo", "kto", "reward", "grpo", "grpo-without-reference", "grpo-on-policy",
+        same={**AUTO, "language-modelling": None, "grpo-on-policy-without-reference": None}, cluster__topology="dgx-a100-80gb",
     ),
     "training.iteration": leaf("first", same={"steady": None}),
     "training.backward": leaf(False),

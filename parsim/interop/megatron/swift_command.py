@@ -17,6 +17,7 @@ from parsim.interop.megatron.training import read_training
 from parsim.interop.nemo_adapters import layers_of
 from parsim.interop.objective import write_objective
 from parsim.interop.peft import listed, write_adapter_dtype, write_saved
+from parsim.interop.policy import PolicyRules, policy_of, write_policy, write_policy_length
 from parsim.interop.processes import write_launched
 from parsim.interop.towers import FrozenParts, write_frozen_parts
 from parsim.interop.training_arguments import write_length
@@ -26,6 +27,15 @@ TOOL = "Megatron-SWIFT"
 """whose defaults are no keys of a command"""
 COMMANDS = ("sft", "pt", "rlhf")
 FROZEN = FrozenParts("freeze_vit", "freeze_aligner", "freeze_llm")
+POLICIES = PolicyRules(
+    TOOL,
+    ("max_length",),
+    own_pass=True,
+    defaults={
+        "beta": 0.04, "max_completion_length": 512, "use_vllm": True, "vllm_mode": "server", "vllm_gpu_memory_utilization": 0.9,
+    },
+)  # fmt: skip
+"""swift/megatron/trainers/grpo_trainer.py (_maybe_compute_logps)"""
 DEFAULTS = {
     "micro_batch_size": "1", "global_batch_size": "16", "recompute_granularity": "selective", "attention_backend": "flash",
     "use_distributed_optimizer": "true", "moe_permute_fusion": "false", "moe_token_dispatcher_type": "alltoall", "hidden_dropout": "0",
@@ -48,17 +58,27 @@ def read_megatron_swift(draft: ImportDraft, call: Invocation) -> None:
     write_launched(draft, launch, call.launcher, call.variables, call.used)
     if "cluster.gpus" not in draft.lines:
         draft.write("cluster.gpus", 1, note="one process without NPROC_PER_NODE")
-    write_objective(draft, source, call)
-    length = write_length(draft, source, factory=False)
+    told = write_objective(draft, source, call)
+    draft.refuse(_placed(source), "processes that Ray places on GPUs (use_ray)", "give the command without it")
+    policy = policy_of(source, POLICIES) if told is not None else None
+    length = write_length(draft, source, factory=False) if policy is None else write_policy_length(draft, policy)
     _adapters(draft, source)
     write_frozen_parts(draft, source, sizes, FROZEN)
     read_training(draft, source, length)
     read_parallel(draft, source, None if sizes is None else sizes.layers)
     draft.write("software.profile", "megatron-core")
     draft.take(source, "software.gradient_accumulation_fusion")
+    if policy is not None and told is not None:
+        write_policy(draft, policy, told.key)
     read_environment(draft, call.environment)
     draft.close(source)
     draft.close(launch)
+
+
+def _placed(source: Source) -> Key | None:
+    """What hands the processes to Ray, whose groups of GPUs say what each is for."""
+    key = source.get("use_ray")
+    return None if key is None or key.off else key
 
 
 def _options(draft: ImportDraft, call: Invocation, word: str) -> Iterator[Key]:
