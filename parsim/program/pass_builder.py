@@ -142,7 +142,7 @@ class PassBuilder(Emitter):
 
     @contextmanager
     def under(self, prefix: str) -> Iterator[None]:
-        """A pass behind another one, with tensors whose names begin with `prefix`; it begins where the compute so far ends."""
+        """A pass, perhaps behind another one, with tensors whose names begin with `prefix`; it begins where the compute so far ends."""
         own, self._began = (self.prefix, self._began), self.mark()
         self.prefix = prefix + self.prefix
         yield

@@ -143,14 +143,14 @@ class StagePasses(PipelineRank):
             split = kind in (SlotKind.BACKWARD_INPUT, SlotKind.BACKWARD_WEIGHT)
             writer = StagePassWriter(self, stage, first=first, last=last, split=split, partial=partial, beside=beside)
             if kind == SlotKind.FORWARD:
+                unsaved = [
+                    (rank.prefix, StagePassWriter(rank, stage, first=first, last=last, split=False, partial=partial, at=writer.at))
+                    for rank in self.unsaved
+                ]
                 before = self.plan.training.objective.before
-                if not before:
-                    writer.forward()
-                for rank in self.unsaved:
-                    with writer.at.under(rank.prefix):
-                        StagePassWriter(rank, stage, first=first, last=last, split=False, partial=partial, at=writer.at).forward()
-                if before:
-                    writer.forward()
+                for prefix, one in (*unsaved, ("", writer)) if before else (("", writer), *unsaved):
+                    with writer.at.under(prefix):
+                        one.forward()
             else:
                 writer.backward(inputs=kind in GRADIENTS_OF_INPUTS, weights=kind in GRADIENTS_OF_WEIGHTS)
             items = writer.at.finish()

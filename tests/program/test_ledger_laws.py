@@ -16,6 +16,7 @@ from jobs import FP32, MIB, job, tree
 from parsim.model.catalogue import build_model
 from parsim.model.plain import plain_model
 from parsim.parallel.fsdp import FullyShardedDataParallel
+from parsim.parallel.objective import OBJECTIVES
 from parsim.parallel.replicated import Replicated
 from parsim.parallel.single_process import DataParallelModule
 from parsim.parallel.training import Offload, Optimizer, Recompute
@@ -219,6 +220,14 @@ def test_memory_returns_to_what_it_was(case):
     if not str(case.get("model", "")).startswith("resnet"):
         recipe = {"sequence_length": 128} | recipe
     assert_balanced(job(**recipe))
+
+
+@pytest.mark.parametrize("strategy", ["zero3", "fsdp"])
+@pytest.mark.parametrize("name", [name for name, one in OBJECTIVES.items() if one.unsaved])
+def test_of_few_layers_none_is_gathered_for_a_pass_while_the_one_before_has_it(name, strategy):
+    """The queue of gathers may be ahead of compute by more layers than there are."""
+    settings = {"data": 4, "data_settings": {"strategy": strategy}, "sequence_length": 128, "micro_batches": 2, "wires": WIRES}
+    assert_balanced(job(shallow("gpt2", 1), objective=OBJECTIVES[name], **settings))
 
 
 # -- random small jobs ----------------------------------------------------------------------------------------------------------

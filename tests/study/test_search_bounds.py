@@ -110,6 +110,16 @@ def test_bounds_hold_for_overlapped_products_and_fp8_recipes(overlap, recipe):
     assert tight > 0.9
 
 
+@pytest.mark.parametrize("algorithm", ["auto", "ring"])
+@pytest.mark.parametrize("objective", ["dpo", "kto", "grpo"])
+def test_bounds_hold_for_passes_without_gradients(objective, algorithm):
+    """Whose blocks hand their outputs on within the slot; with tensor parallelism, whose single blocks receive scattered messages."""
+    machine = [f"cluster.collectives.algorithm={algorithm}", "parallel.data.strategy=zero2", "software.profile=megatron-2021"]
+    small = ["model={base: phi-2, layers: 4, hidden: 256, heads: 8, mlp: 512, vocabulary: 2048}", "training.sequence_length=64"]
+    job = ["training.recompute=selective", f"training.objective={objective}", "parallel.tensor={size: 4, sequence_parallel: false}"]
+    check(build(load("llama-7b-zero2-8x-a100", *small, *machine, *job)))
+
+
 def test_memory_that_is_surely_live():
     """A gathered buffer counts from the compute that waits for it; what a reduction frees is gone with what it waits for."""
     tensors = [Tensor("saved", 1024, "activations"), Tensor("whole", 4096, "buffers"), Tensor("grad", 2000, "gradients")]

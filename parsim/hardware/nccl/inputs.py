@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from parsim.errors import Finding, TopologyError
@@ -140,8 +140,9 @@ class Settings:
     profile: str = "measured"
     """measured | nccl (the library's own prediction)"""
     version: str = DEFAULT_VERSION
-    algorithm: Override = "auto"
-    protocol: Override = "auto"
+    algorithm: Override = field(default="auto", hash=False)
+    protocol: Override = field(default="auto", hash=False)
+    """one word, or one per collective: a mapping, which has no hash"""
     scale_exponent: float = 0.0
     """goodput between more than two nodes x (nodes / 2)^-exponent, for shared and congested clusters; 0: a healthy network"""
     connection_cap: float = 0.0

@@ -97,13 +97,14 @@ def block_cost(
     handed = rounded(taped.tensors["output"].bytes) if not last else 0
     before = 0 if block == 0 else rounded(passes.tape(block - 1).tensors["output"].bytes)
     ahead: Levels = measured["F"]
+    unsent = len(passes.unsaved) * handed  # outputs that the next block takes over within a slot
     return BlockCost(
         seconds=seconds,
         computing=computing,
         waits=waits,
         idle=idle,
-        kept=ahead.net - before,
-        forward_high=ahead.high - before,
+        kept=ahead.net - before - unsent,
+        forward_high=ahead.high - before - unsent,
         backward_high=(
             max((measured[kind].high for kind in ("b", "i") if kind in measured), default=0),
             max((measured[kind].high for kind in ("B", "I") if kind in measured), default=0),
@@ -133,12 +134,12 @@ def _alone(plan: Plan, block: int, *, checkpoint: bool) -> Plan:
 
 
 def _gathers(passes: StagePasses, block: int, *, last: bool, price: Price) -> dict[str, float]:
-    """Seconds of the blocking gather with which a received message becomes whole, by direction."""
+    """Seconds of the blocking gather with which a received message becomes whole, by direction; passes without gradients receive theirs."""
     seconds = {}
-    for way, boundary, there in (("F", block - 1, block > 0), ("B", block, not last)):
-        if there:
+    for way, boundary, count in (("F", block - 1, (block > 0) * (1 + len(passes.unsaved))), ("B", block, not last)):
+        if count:
             size = passes.tape(boundary).tensors["output"].bytes
-            seconds[way] = 0.0 if passes.message(size) == size else price("all_gather", TENSOR, passes.moved(size))
+            seconds[way] = 0.0 if passes.message(size) == size else count * price("all_gather", TENSOR, passes.moved(size))
     return seconds
 
 
