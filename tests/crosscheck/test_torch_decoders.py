@@ -26,7 +26,8 @@ NOT_ON_META = ("dbrx", "openai-gpt")
 CHOSEN = ("glm_moe_dsa",)
 """transformers computes all scores and masks those that were not chosen"""
 APART = (
-    "gemma4_text", "gemma4_text, values of their own", "gemma4_text, experts beside the MLP",  # norms stand between the projections
+    "gemma4_text", "gemma4_text, values of their own", "gemma4_text, experts beside the MLP",
+    "gemma4_text, per-layer inputs and shared keys", "gemma4_text, shared keys that are values",  # norms stand between the projections
     "stablelm of 12B", "dbrx", "qwen3_5_text", "qwen3_5_moe_text", "granitemoeshared", "granitemoehybrid",
     "granitemoehybrid without experts", "mamba", "mamba with other sizes", "falcon_mamba", "jamba", "jamba without experts",
 )  # fmt: skip
