@@ -93,7 +93,8 @@ class TimesPerLayer(Layer):
 class ShowKeys(Layer):
     """Keys and values that layers behind read as well: `inputs` is what the attention core reads, of which the first is handed on.
 
-    A forward pass that keeps them for this layer's core has them; one that keeps nothing (the layer is made again) keeps them alone.
+    A forward pass that keeps them for this layer's core has them; one that keeps nothing (the layer is made again) keeps them alone. What a
+    checkpointed layer makes again replaces them, and stays in transformers until the last checkpoint is done: that is left out.
     """
 
     kv_heads: int

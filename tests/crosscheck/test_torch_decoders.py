@@ -74,6 +74,17 @@ def test_saved_bytes_of_eager_attention(name: str) -> None:
     assert predicted == pytest.approx(measured(config, "bf16", "eager", train=True), rel=NEARLY.get(config.model_type, 0.005))
 
 
+@pytest.mark.parametrize("attention", ["mem-efficient", "flash2"])
+@pytest.mark.parametrize("name", ["gemma4_text, per-layer inputs and shared keys", "gemma4_text, shared keys that are values"])
+def test_saved_bytes_of_shared_keys_under_fused_attention(name: str, attention: str) -> None:
+    """Keys and values are kept by the layer that makes them; windows longer than the samples need no mask."""
+    config = config_of(name, sliding_window=64)
+    config.use_cache = False
+    model = counterpart(config)
+    predicted = activations.saved_bytes(model, workload(model, "bf16", attention, train=True))
+    assert predicted == measured(config, "bf16", attention, train=True)
+
+
 @pytest.mark.parametrize(
     ("name", "head"),
     [
