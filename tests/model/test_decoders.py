@@ -199,7 +199,7 @@ def test_keys_that_may_change_it_stop_and_are_named(telling: dict[str, Any]) -> 
     [
         ("bitnet", SIZES, "weights of one or two bits"),
         ("rwkv6", SIZES, "time mixing of RWKV from version 5 on"),
-        ("gemma3n_text", SIZES, "per-layer embeddings"),
+        ("gemma3n_text", SIZES, "alternating updates"),
         ("gemma4_text", {**GEMMA4, "num_kv_shared_layers": 4}, "must be a whole number below num_hidden_layers 4, is 4"),
         ("gemma4_text", {**GEMMA4, "num_kv_shared_layers": True}, "must be a whole number below num_hidden_layers 4, is True"),
         ("gemma4_text", {**GEMMA4, "num_kv_shared_layers": 2}, "no layer before them is one of full_attention"),
