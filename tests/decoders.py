@@ -56,6 +56,19 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
         "gemma4_text",
         {**GEMMA4, "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 48, "attention_bias": True},
     ),
+    "gemma4_text, per-layer inputs and shared keys": (
+        "gemma4_text", {
+            **HEADS, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"] * 3, "num_hidden_layers": 6,
+            "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 288, "global_head_dim": 32, "num_kv_shared_layers": 3,
+            "use_double_wide_mlp": True,
+        },
+    ),
+    "gemma4_text, shared keys that are values": (
+        "gemma4_text", {
+            **GEMMA4, "layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2,
+            "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 320,
+        },
+    ),
     "glm": ("glm", HEADS),
     "glm4": ("glm4", HEADS),
     "glm4 without biases": ("glm4", {**HEADS, "attention_bias": False}),
@@ -192,7 +205,9 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 PARAMETERS: dict[str, int] = {
     "gemma3_text": 230_656, "gemma3_text, a window in every layer but one": 230_656, "gemma4_text": 230_672,
-    "gemma4_text, values of their own": 242_976, "gemma4_text, experts beside the MLP": 381_184, "glm": 251_200, "glm4": 251_712,
+    "gemma4_text, values of their own": 242_976, "gemma4_text, experts beside the MLP": 381_184,
+    "gemma4_text, per-layer inputs and shared keys": 479_432, "gemma4_text, shared keys that are values": 239_088,
+    "glm": 251_200, "glm4": 251_712,
     "glm4 without biases": 250_944, "olmo": 225_280, "olmo with clamps": 225_280, "olmo2": 226_240, "olmo2 with biases": 227_008,
     "olmo3": 226_240, "olmoe": 632_768, "exaone4": 225_984, "exaone4 without windows": 225_984, "smollm3": 205_376,
     "smollm3 with biases": 228_288, "granite": 225_856, "granite with biases": 228_288, "granitemoe": 632_384,

@@ -24,6 +24,7 @@ STRUCTURES = (
     "olmo-2-13b", "olmo-2-32b", "smollm3-3b", "starcoder2-15b", "starcoder2-3b",
     "t5-base", "t5-3b", "bart-large", "whisper-large-v3", "distilbert-base", "modernbert-base",
     "mistral-small-24b", "olmo-2-1b", "qwen1.5-0.5b", "qwen1.5-7b", "qwen1.5-moe-a2.7b", "smollm2-1.7b", "olmoe-1b-7b",
+    "gemma-4-e2b", "gemma-4-e2b-it", "gemma-4-e4b", "gemma-4-e4b-it",
     "gemma-4-31b", "gemma-4-26b-a4b", "gemma-4-31b-it", "gemma-4-26b-a4b-it",
     "gemma-3-4b-it", "llava-1.5-7b", "ministral-3-3b", "qwen2-vl-2b", "qwen2-vl-7b", "qwen2.5-vl-3b", "qwen2.5-vl-7b",
     "qwen3-vl-4b", "qwen3-vl-8b", "qwen3-vl-30b-a3b", "qwen3-vl-32b", "qwen3.5-0.8b", "qwen3.5-9b", "qwen3.5-27b", "qwen3.5-35b-a3b",

@@ -92,7 +92,7 @@ def _state(block: Block, at: Workload) -> int:
 
 def _keys(model: Model, block: Block, at: Workload) -> Cache | None:
     core = next((operator for operator in block.operators if isinstance(operator, AttentionCore)), None)
-    if core is None or not core.causal:
+    if core is None or not core.causal or set(core.inputs) & set(block.beside):  # keys of an earlier layer are kept there
         return None
     if model.facts.get("latent"):
         down = next(operator for operator in block.operators if isinstance(operator, Linear) and operator.name == "key_value_down")
@@ -131,6 +131,7 @@ def forward_pass(model: Model, at: Workload, batch: int) -> ForwardPass:
     """Every block in turn under `torch.no_grad()`, without the loss; `batch` = bytes of the model's input."""
     at = replace(at, backward=False)
     live = peak = batch
+    shown = 0
     for number, block in enumerate(model.blocks):
         taped, held = tape(block, at), tape(block, replace(at, backward=True)).held
         size = {name: row.bytes for name, row in taped.tensors.items()}
@@ -142,4 +143,5 @@ def forward_pass(model: Model, at: Workload, batch: int) -> ForwardPass:
                 live -= sum(size[name] for name in step.frees)
             if index == taped.input_last_forward and not returned:
                 live -= size["input"]
-    return ForwardPass(peak, batch, live - batch)
+        shown += sum(size[name] for name in taped.shown)
+    return ForwardPass(peak, batch, live - batch - shown)

@@ -312,7 +312,7 @@ def targets_of(linear: Linear, model: Model) -> tuple[Target, ...]:
         Target(name, tuple(dict.fromkeys((*word, name))), out, linear=linear.split != "vocab")
         for name, word, out in zip(names, words, outputs, strict=True)
     )
-    if linear.name != "query_key_value" or len(outputs) > 1:
+    if linear.name != "query_key_value" or len(outputs) > 1 or linear.parameter_names:
         return whole
     widths = (model.heads * model.head_dim, *(model.kv_heads * model.head_dim,) * 2)
     slices = (
@@ -324,6 +324,8 @@ def targets_of(linear: Linear, model: Model) -> tuple[Target, ...]:
 def _words(linear: Linear) -> tuple[tuple[str, ...], ...]:
     """Other names of each weight of an operator."""
     several = len(linear.out_features) > 1
+    if linear.parameter_names == ("query",):  # of a layer that reads keys and values of another
+        return ((*_QUERY, *_FUSED[:2]),)
     if linear.name == "query_key_value":
         return tuple((*word, *_FUSED[:2]) for word in (_QUERY, _KEY, _VALUE)[: len(linear.out_features)]) if several else (_FUSED,)
     if linear.name == "mlp_up":

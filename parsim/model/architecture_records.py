@@ -60,6 +60,18 @@ class FullAttention:
 
 
 @dataclass(frozen=True, slots=True)
+class PerLayerInputs:
+    """What every layer reads beside the residual stream (Gemma 4's E2B and E4B): of each token a row of a second table, which has a part
+    for every layer, plus a projection of its embedding.
+    """
+
+    width: int
+    """of a layer's part (``hidden_size_per_layer_input``)"""
+    vocabulary: int = 0
+    """rows of the second table; 0 = the model's vocabulary"""
+
+
+@dataclass(frozen=True, slots=True)
 class LatentAttention:
     """Multi-head latent attention (DeepSeek-V2, 2405.04434): low-rank queries, keys and values."""
 

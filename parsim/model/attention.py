@@ -268,6 +268,7 @@ class Rotary(Layer):
     New queries and keys replace the old ones, so the tensor keeps its name and size; nothing but the tables is saved.
     Where queries, keys and values came from one product, the old queries and keys stay as long as the values do: a
     fused attention kernel keeps the values as a slice of that product's whole result (GPT-NeoX, Phi-3 in Hugging Face).
+    `kv_heads` 0: there are queries alone.
     """
 
     heads: int
@@ -303,8 +304,9 @@ class Rotary(Layer):
             return Work(*spelled, input_gradients=(0,) * len(self.inputs), forward_temporary=3 * size, backward_temporary=3 * size)
         forward = backward = (Memory(2 * size, vector=ROTARY_ISSUES[0] * count if at.library and not self.latent else 0.0),)
         if not at.fused:
-            forward = (Memory(10 * size, launches=10, vector=EAGER_ROTARY_ISSUES[0] * count),)
-            backward = (Memory(17 * size, launches=20, vector=EAGER_ROTARY_ISSUES[1] * count),)
+            rotated = 1 + (self.kv_heads > 0)
+            forward = (Memory(10 * size, launches=5 * rotated, vector=EAGER_ROTARY_ISSUES[0] * count),)
+            backward = (Memory(17 * size, launches=10 * rotated, vector=EAGER_ROTARY_ISSUES[1] * count),)
         saves: tuple[Save, ...] = ()
         if self.sliced_dim and not at.library and at.attention != "eager":
             saves = (Save(f"{self.name}.unrotated", size // self.rotary_dim * self.sliced_dim),)
@@ -331,7 +333,7 @@ class RotaryTables(Layer):
 class QKNorm(Layer):
     """RMSNorm or LayerNorm of queries and keys inside the fused query-key-value tensor (2302.05442), which keeps its
     name and size; saves as `RMSNorm` and `LayerNorm` do. `over`: each head with one weight for all of them, each head with weights
-    of its own (heads), or all heads together (projection).
+    of its own (heads), or all heads together (projection). `kv_heads` 0: there are queries alone.
     """
 
     heads: int
@@ -358,6 +360,8 @@ class QKNorm(Layer):
             return ()
         tensors = []
         for name, heads in zip(self.parameter_names, (self.heads, self.kv_heads), strict=True):
+            if not heads:
+                continue
             shapes = {"head": (self.head_dim,), "heads": (heads, self.head_dim), "projection": (heads * self.head_dim,)}
             shape, split = shapes[self.over], None if self.over == "head" else 0
             words = ("weight", "bias") if self.bias else ("weight",)
@@ -368,23 +372,27 @@ class QKNorm(Layer):
         """Memory-bound both ways."""
         heads = at.tokens * (shard(self.heads, at) + shard(self.kv_heads, at))
         count = heads * self.head_dim
-        size = count * at.element
-        rows = 2 * at.tokens if self.over == "projection" else heads
+        size, norms = count * at.element, 1 + (self.kv_heads > 0)
+        rows = norms * at.tokens if self.over == "projection" else heads
         saves = [Save(f"{self.name}.statistics", (8 if self.kind == "layernorm" else 4) * rows)]
         weights = sum(parameter.local_count(at.tensor) for parameter in self.parameters())
         forward: tuple[Memory, ...]
         backward: tuple[Memory, ...]
         if self.kind == "layernorm" and self.wide and not at.fused:
             saves = list(spelled_out(self.name, count, weights, rows))
-            forward, backward = (Memory(48 * count + 4 * size, launches=20),), (Memory(112 * count + 4 * size, launches=36),)
+            forward, backward = (
+                (Memory(48 * count + 4 * size, launches=10 * norms),),
+                (Memory(112 * count + 4 * size, launches=18 * norms),),
+            )
         elif at.fused or self.kind == "layernorm":
-            forward, backward = (Memory(2 * size, launches=2),), (Memory(3 * size, launches=2),)
-            if at.interleaved:  # Transformer Engine's norm makes its input contiguous, and keys are a slice of the fused product
+            forward, backward = (Memory(2 * size, launches=norms),), (Memory(3 * size, launches=norms),)
+            # Transformer Engine's norm makes its input contiguous, and keys are a slice of the fused product
+            if at.interleaved and self.kv_heads:
                 keys = 2 * at.tokens * shard(self.kv_heads, at) * self.head_dim * at.element
                 forward = (Memory(2 * size + keys, launches=3),)
             saves += [Save(f"{self.name}.input", size)]
         else:
-            forward, backward = eager_rms_norm(count, at.element, 2, wide_weight=self.wide)
+            forward, backward = eager_rms_norm(count, at.element, norms, wide_weight=self.wide)
             saves.append(Save(f"{self.name}.fp32", 4 * count))
             if self.trainable and self.weights:  # only the weights' gradients need the normalised tensor
                 saves.append(Save(f"{self.name}.normalised", 4 * count if self.wide else size))

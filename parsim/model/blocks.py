@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from functools import lru_cache
 
 from parsim.model.attention import AttentionCore, QKNorm, Rotary, RotaryTables
+from parsim.model.clamps import add_product
 from parsim.model.convolution import Conv2d
 from parsim.model.cross_attention import RelativeBias
 from parsim.model.disentangled import position_table, with_positions
@@ -24,6 +25,7 @@ from parsim.model.linear import Embedding, Linear
 from parsim.model.linear_attention import OutputGate
 from parsim.model.mixers import add_mixer
 from parsim.model.model import Block, Model
+from parsim.model.per_layer import PER_LAYER, PerLayerTable, ShowKeys, add_per_layer, beside, embed_per_layer, shown_keys, sum_beside
 from parsim.model.prediction import begin_prediction, end_prediction
 from parsim.model.row import Row, norm
 from parsim.model.transformer import LayerKind, TransformerConfig
@@ -46,13 +48,16 @@ def build_transformer(config: TransformerConfig, *, name: str, tensor: int = 1, 
     kinds = _kinds(config)
     made = {kind: layer_block(config, kind) for kind in dict.fromkeys(kinds)}
     active = {kind: _active_share(config, block, kind.experts) for kind, block in made.items() if kind.mixture}
+    embedding = embedding_block(config, padded)
     predicts = [_prediction(config, padded, number) for number in range(config.mtp)]
     shares = {1 + i: active[kind] for i, kind in enumerate(kinds) if kind in active}
+    if config.per_layer_inputs is not None:
+        shares[0] = share_without_tables(embedding)
     if config.mtp and kinds[-1].mixture:
         shares |= {1 + config.layers + number: _active_share(config, block, kinds[-1].experts) for number, block in enumerate(predicts)}
     return Model(
         name=name,
-        blocks=(embedding_block(config, padded), *(made[kind] for kind in kinds), *predicts, head_block(config, padded, loss)),
+        blocks=(embedding, *(made[kind] for kind in kinds), *predicts, head_block(config, padded, loss)),
         block_names=("embedding", *(f"layer {i}" for i in range(config.layers)), *_prediction_names(config), "head"),
         hidden=config.hidden,
         layers=config.layers,
@@ -112,6 +117,13 @@ def _active_share(config: TransformerConfig, block: Block, count: int) -> float:
     return (everything - experts + visited) / everything
 
 
+def share_without_tables(block: Block) -> float:
+    """Share of an embedding's parameters outside the table of per-layer inputs, of which a token reads a row and multiplies nothing."""
+    table = sum(p.count for one in block.operators if isinstance(one, PerLayerTable) for p in one.parameters())
+    everything = sum(p.count for p in block.parameters() if not p.buffer and not p.tied)
+    return (everything - table) / everything
+
+
 def embedding_block(config: TransformerConfig, vocabulary: int) -> Block:
     """Everything before the first layer."""
     row, image = Row(), config.image
@@ -124,7 +136,13 @@ def embedding_block(config: TransformerConfig, vocabulary: int) -> Block:
         row.add(Dropout("embedding_dropout", (row.last,), "embedding_dropout", config.hidden))
         return row.block("embedding", ("prefix", "patches"))
     embed_words(config, vocabulary, row)
-    return row.block("embedding")
+    embed_per_layer(config, row)
+    return replace(row.block("embedding"), shows=shown_per_layer(config))
+
+
+def shown_per_layer(config: TransformerConfig) -> tuple[str, ...]:
+    """What the block of the embedding makes for all layers."""
+    return (PER_LAYER,) if config.per_layer_inputs is not None else ()
 
 
 def embed_words(config: TransformerConfig, vocabulary: int, row: Row, words: str = "input", tied: str = "") -> None:
@@ -189,13 +207,18 @@ def layer_block(config: TransformerConfig, kind: LayerKind) -> Block:
     row = Row()
     if (full := config.full_heads(kind)) is not None:
         config = replace(config, kv_heads=full.kv_heads, head_dim=full.head_dim)
+    if kind.keys == "read" and config.shared_key_value_mlp:
+        config = replace(config, mlp=config.shared_key_value_mlp)
     if config.one_sublayer:
         _add_sublayer(config, kind, row)
     else:
         _add_layer(config, kind, row)
+    add_per_layer(config, row)
     if config.scale_layer:
         row.add(Scale("layer_scalar", (row.last,), "layer_scalar", config.hidden, buffer="layer_scalar"))
-    return row.block("layer", FAMILIES[config.family].registration)
+    sum_beside(config, kind, row)
+    shows = (shown_keys(kind),) if kind.keys == "shown" else ()
+    return replace(row.block("layer", FAMILIES[config.family].registration), beside=beside(config, kind), shows=shows)
 
 
 def _add_layer(config: TransformerConfig, kind: LayerKind, row: Row) -> None:
@@ -303,12 +326,13 @@ def _attention(config: TransformerConfig, kind: LayerKind, row: Row, source: str
         chunk=kind.chunk,
         sinks=config.attention_sinks,
         replaced=config.latent is None and (_normed(config, kind) or _rotated(config, kind)),
-        values_apart=len(queries) == 2 and config.latent is None,
+        values_apart=len(queries) == 2 and config.latent is None and kind.keys != "read",
     )
     row.add(with_positions(core, config))
     if config.attention_gate:
         row.add(OutputGate("attention_gate", (row.last, queries[0]), "attention_gate", width, _fused_width(config)))
-    row.add(Linear("attention_output", (row.last,), "attention_output", width, (config.hidden,), config.output_bias, "row"))
+    output = Linear("attention_output", (row.last,), "attention_output", width, (config.hidden,), config.output_bias, "row")
+    add_product(config, row, output)
     return leave(config, row, "attention")
 
 
@@ -328,27 +352,35 @@ def _rotated(config: TransformerConfig, kind: LayerKind) -> bool:
 
 
 def _query_key_value(config: TransformerConfig, kind: LayerKind, row: Row) -> tuple[str, ...]:
-    """The fused tensor of queries, keys and values, normed and rotated where the architecture says so; behind it, values of their own."""
-    heads, kv_heads, d = config.heads, config.kv_heads, config.head_dim
+    """The fused tensor of queries, keys and values, normed and rotated where the architecture says so; behind it, values of their own.
+
+    A layer that reads the keys and values of another has queries, and behind them those.
+    """
+    reads = kind.keys == "read"
+    heads, kv_heads, d = config.heads, 0 if reads else config.kv_heads, config.head_dim
     full = config.full_heads(kind)
-    from_keys = full is not None and full.values_from_keys
+    from_keys = full is not None and full.values_from_keys and not reads
     widths: tuple[int, ...] = ((1 + config.attention_gate) * heads * d, kv_heads * d, kv_heads * d)
     names: tuple[str, ...] = ("query", "key", "value")
     if config.fused_query_key_value:
         widths, names = (sum(widths),), ()
-    if from_keys:
-        widths, names = widths[:2], names[:2]
+    if from_keys or reads:
+        widths, names = widths[: 1 if reads else 2], names[: 1 if reads else 2]
     bias: bool | tuple[bool, ...] = config.query_key_value_bias
     if not config.key_bias and names:
         bias = (config.query_key_value_bias, False, config.query_key_value_bias)[: len(names)]
     alone = norms_feed_products(config)
-    row.add(Linear("query_key_value", (row.last,), "query_key_value", config.hidden, widths, bias, "column", names, after_norm=alone))
+    add_product(
+        config,
+        row,
+        Linear("query_key_value", (row.last,), "query_key_value", config.hidden, widths, bias, "column", names, after_norm=alone),
+    )
     if kind.relative:
         row.add(RelativeBias("relative_bias", (row.last,), "relative_bias", config.relative_buckets, heads))
     if config.clip_query_key_value:
         row.add(Activation("query_key_value_clip", (row.last,), "query_key_value_clip", sum(widths), "clamp", "column"))
     values: tuple[str, ...] = ()
-    if config.value_norm:
+    if config.value_norm and not reads:
         product = row.last
         named = row.add(ValueNorm("value_norm", (product,), "value_norm", kv_heads, d, from_keys, config.norm_by_power))
         row.last, values = (product, (named,)) if from_keys else (named, ())
@@ -363,4 +395,6 @@ def _query_key_value(config: TransformerConfig, kind: LayerKind, row: Row) -> tu
     if _rotated(config, kind):
         sliced = d if config.fused_query_key_value else 0
         row.add(Rotary("rotary", (row.last,), "rotary", heads, kv_heads, int(d * config.rotary_fraction), sliced, config.rotary_scaled))
-    return (row.last, *values)
+    if kind.keys == "shown":
+        row.add(ShowKeys("show_keys", (row.last,), "show_keys", kv_heads, d, shown_keys(kind)))
+    return (row.last, shown_keys(kind)) if reads else (row.last, *values)

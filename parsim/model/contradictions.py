@@ -39,7 +39,12 @@ def contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
         wrong.append(("heads", f"hidden / heads = {config.hidden} / {heads} is not whole", "give head_dim"))
     if heads % kv_heads:
         wrong.append(("kv_heads", f"heads / kv_heads = {heads} / {kv_heads} is not whole", "use a divisor of heads"))
+    if config.clamped_products and (
+        config.latent or config.mixer or config.experts or config.encoder or config.channel_mixing or config.mtp
+    ):
+        wrong.append(("clamped_products", "products of attention and of dense MLPs alone are clamped", "leave it out"))
     wrong += _full_contradictions(config)
+    wrong += _beside_stream_contradictions(config)
     image = config.image
     if image is not None and (not image.patch or image.size % image.patch):
         wrong.append(("image", f"size / patch = {image.size} / {image.patch} is not whole", ""))
@@ -112,6 +117,30 @@ def _full_contradictions(config: TransformerConfig) -> list[tuple[str, str, str]
     if full.values_from_keys and (not config.value_norm or config.fused_query_key_value or config.attention_gate):
         text = "values made of the keys' product need a norm of their own, and products that are not fused with others"
         wrong.append(("full_attention", text, "say value_norm: true and fused_query_key_value: false"))
+    return wrong
+
+
+def _beside_stream_contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
+    """Why layers cannot read keys and values of earlier ones, or per-layer inputs."""
+    wrong = []
+    second, shared = config.per_layer_inputs, config.shared_key_values
+    other = config.latent or config.encoder or config.mixer or config.image or config.mtp or config.one_sublayer or config.parallel_residual
+    if second is not None and (other or not second.width or config.embedding_width not in (0, config.hidden)):
+        text = "per-layer inputs have a width and stand in texts whose layers have attention and an MLP one behind the other"
+        wrong.append(("per_layer_inputs", text, "leave them out: null"))
+    sizes = (second.width, second.vocabulary, config.layers * second.width) if second is not None else ()
+    wrong += [("per_layer_inputs", f"at most {LARGEST_SIZE:,}, is {size:.4g}", "") for size in sizes if size > LARGEST_SIZE]
+    if config.shared_key_value_mlp and (not shared or (config.experts is not None and not config.experts.beside)):
+        text = "is the width of the dense MLP in layers that read keys and values of earlier ones"
+        wrong.append(("shared_key_value_mlp", text, "give shared_key_values, or leave it out"))
+    if not shared:
+        return wrong
+    if other or config.fused_query_key_value or config.attention_gate or config.relative_buckets or config.clip_query_key_value:
+        text = "layers share keys and values in decoders alone whose queries, keys and values are products of their own, without gates"
+        wrong.append(("shared_key_values", text, "say fused_query_key_value: false, or shared_key_values: 0"))
+    elif shared >= config.layers or config.lonely_readers:
+        text = f"the last {shared} of {config.layers} layers read keys and values of a layer before them that sees as much"
+        wrong.append(("shared_key_values", text, "share among fewer layers"))
     return wrong
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from parsim.model.architecture_records import Experts
+from parsim.model.clamps import add_product
 from parsim.model.elementwise import Activation, Dropout, GatedActivation, LayerScale, ResidualAdd, Scale
 from parsim.model.linear import Linear
 from parsim.model.mixture import mixture_of_experts
@@ -41,14 +42,15 @@ def _dense(config: TransformerConfig, row: Row, source: str) -> None:
     if config.gated and config.fused_gate_up:
         widths, names = (2 * config.mlp,), ()
     alone, bias = norms_feed_products(config), config.mlp_bias
-    row.add(Linear("mlp_up", (source,), "mlp_up", config.hidden, widths, bias, "column", names, selective="mlp", after_norm=alone))
+    up = Linear("mlp_up", (source,), "mlp_up", config.hidden, widths, bias, "column", names, selective="mlp", after_norm=alone)
+    add_product(config, row, up)
     if config.gated:
         row.add(GatedActivation("mlp_activation", (row.last,), "mlp_activation", config.mlp, config.activation))
     else:
         row.add(Activation("mlp_activation", (row.last,), "mlp_activation", config.mlp, config.activation, "column", "mlp"))
     if config.activation_dropout:
         row.add(Dropout("mlp_activation_dropout", (row.last,), "mlp_activation_dropout", config.mlp, "column"))
-    row.add(Linear("mlp_down", (row.last,), "mlp_down", config.mlp, (config.hidden,), config.mlp_bias, "row"))
+    add_product(config, row, Linear("mlp_down", (row.last,), "mlp_down", config.mlp, (config.hidden,), config.mlp_bias, "row"))
 
 
 def add_beside(config: TransformerConfig, experts: Experts, row: Row, stream: str, normed: str) -> str:

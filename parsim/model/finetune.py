@@ -17,6 +17,7 @@ from parsim.model.inserted import PromptEncoder, VirtualTokens, bottlenecks, inf
 from parsim.model.linear import Embedding, Linear
 from parsim.model.mixture import GroupedLinear, Router
 from parsim.model.model import OUTER, Block, Model, Operator
+from parsim.model.per_layer import PerLayerTable
 
 PATH = "training.finetune"
 TOWER = ("vision", "projector")
@@ -211,7 +212,10 @@ def _linear_experts(model: Model, operator: GroupedLinear | Router, recipe: Fine
 
 
 def _embeds(operator: Operator) -> bool:
-    return isinstance(operator, Embedding) or (isinstance(operator, Linear) and operator.split == "vocab")
+    """The word table or the head; a second table is neither."""
+    return (isinstance(operator, Embedding) and not isinstance(operator, PerLayerTable)) or (
+        isinstance(operator, Linear) and operator.split == "vocab"
+    )
 
 
 def _frozen(operator: Operator) -> Operator:
@@ -233,8 +237,12 @@ def _frozen_linear(linear: Linear, storage: str, adapters: tuple[Adapter, ...]) 
 def _insert(model: Model, recipe: Finetune) -> tuple[Block, ...]:
     """Everything frozen, with small trained modules between; a tower of images has none."""
     widths = (model.kv_heads * model.head_dim, cast("int", model.facts.get("mlp", 0)))
-    if recipe.method == "ia3" and (model.facts.get("experts") or model.facts.get("latent") or any(model.full_heads) or not all(widths)):
+    other = any(map(model.facts.get, ("experts", "latent", "shared_key_values"))) or any(model.full_heads)
+    if recipe.method == "ia3" and (other or not all(widths)):
         text = f"not supported yet: learned scales in {model.name}, of which an MLP or keys and values are other than a decoder's"
+        raise ModelError(Finding(text, f"{PATH}.method", recipe.method, "use method: lora"))
+    if recipe.method == "prompt" and model.facts.get("per_layer_inputs"):
+        text = f"{model.name} finds the per-layer inputs of a token by its word, and learned tokens are no words"
         raise ModelError(Finding(text, f"{PATH}.method", recipe.method, "use method: lora"))
     hidden = recipe.encoder_hidden or max(1, model.hidden // 2)
     learned = VirtualTokens(

@@ -42,7 +42,7 @@ class Draft:
 class GradientFlow:
     """One block under one workload, up to the gradients of its tensors."""
 
-    def __init__(self, block: Block, at: Workload, input_gradient: bool) -> None:
+    def __init__(self, block: Block, at: Workload, input_gradient: bool, frozen: tuple[str, ...] = ()) -> None:
         self.block, self.at = block, at.inside(block)
         self.operators = block.operators
         self.works: tuple[Work, ...] = tuple(operator.work(self.at) for operator in block.operators)
@@ -56,7 +56,7 @@ class GradientFlow:
         self.storage = self._storages()
         self._measure()
         self.last_read = self._last_read()
-        self.requires = self._requires(input_gradient)
+        self.requires = self._requires(input_gradient, frozen)
         self.scratch_steps: dict[int, Draft] = {}
         self.input_steps: dict[int, Draft] = {}
         self.weight_steps: dict[int, Draft] = {}
@@ -118,9 +118,9 @@ class GradientFlow:
                 last[self.storage[name]] = index
         return last
 
-    def _requires(self, input_gradient: bool) -> dict[str, bool]:
+    def _requires(self, input_gradient: bool, frozen: tuple[str, ...]) -> dict[str, bool]:
         """Tensor name -> whether autograd records it."""
-        recorded = {"input": input_gradient, **dict.fromkeys(self.block.beside, True)}
+        recorded = {"input": input_gradient, **{name: name not in frozen for name in self.block.beside}}
         for operator, work in zip(self.operators, self.works, strict=True):
             flows = any(recorded[name] and gradient >= 0 for name, gradient in zip(operator.inputs, work.input_gradients, strict=True))
             recorded[operator.output] = flows or any(parameter.trainable for parameter in operator.parameters())
@@ -167,6 +167,9 @@ class GradientFlow:
             if work.backward_temporary:
                 self._tensor(f"{operator.name}.backward", work.backward_temporary, "temporaries")
                 (draft if draft.kernels else self.weight_steps.get(index, draft)).transient(f"{operator.name}.backward")
+        for name in self.block.beside:  # what the layers have summed up so far is there until the block before goes on with it
+            if f"grad:{name}" in self.tensors:
+                self._use(gradients[name], active[-1], "input")
         if active:
             self._boundary_gradients(active, gradients.get("input"))
         return active

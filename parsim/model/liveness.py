@@ -23,13 +23,13 @@ from parsim.model.workload import Workload
 _KEPT_OUTPUT = "attention"
 
 
-def tape(block: Block, at: Workload, drop: tuple[str, ...] = (), input_gradient: bool = True) -> Tape:
+def tape(block: Block, at: Workload, drop: tuple[str, ...] = (), input_gradient: bool = True, frozen: tuple[str, ...] = ()) -> Tape:
     """The tape of `block` under `at`.
 
     `drop` names what selective recomputation does not keep (`Operator.selective`): by-products and outputs of these
     operators, except an attention core's output, which the projection behind it needs for its weight (2205.05198 §5); or
     ``matmuls`` for everything but what `parsim.model.kept_products` names; or a region of `parsim.model.regions`.
-    `input_gradient=False`: nothing before the block is trained.
+    `input_gradient=False`: nothing before the block is trained. `frozen`: tensors beside its input that want no gradient.
 
     Gradients follow the chain rule over named tensors: residual adds and views pass their gradient on without a copy,
     a tensor with several consumers sums into the newest contribution. Tensors of one storage (`Work.output` = 0) live
@@ -38,19 +38,19 @@ def tape(block: Block, at: Workload, drop: tuple[str, ...] = (), input_gradient:
     Errors: ModelError when an operator reads a tensor that no operator before it wrote, or when the block's output is
     a view of its input.
     """
-    return _kept_tape(block, at, tuple(sorted(drop)), input_gradient)
+    return _kept_tape(block, at, tuple(sorted(drop)), input_gradient, frozen)
 
 
 @lru_cache(maxsize=4096)
-def _kept_tape(block: Block, at: Workload, drop: tuple[str, ...], input_gradient: bool) -> Tape:
-    return Liveness(block, at, drop, input_gradient).tape()
+def _kept_tape(block: Block, at: Workload, drop: tuple[str, ...], input_gradient: bool, frozen: tuple[str, ...]) -> Tape:
+    return Liveness(block, at, drop, input_gradient, frozen).tape()
 
 
 class Liveness(GradientFlow):
     """One block under one workload; `tape()` is the result."""
 
-    def __init__(self, block: Block, at: Workload, drop: tuple[str, ...], input_gradient: bool) -> None:
-        super().__init__(block, at, input_gradient)
+    def __init__(self, block: Block, at: Workload, drop: tuple[str, ...], input_gradient: bool, frozen: tuple[str, ...] = ()) -> None:
+        super().__init__(block, at, input_gradient, frozen)
         self.drop = tuple(word for word in drop if word not in REGIONS)
         self.regions = regions(self.operators, drop)
         self.products: Mapping[int, KeptProduct] = kept_products(self.operators, self.works, self.at) if MATMULS in drop else {}
@@ -68,11 +68,16 @@ class Liveness(GradientFlow):
     def _collect_saves(self) -> None:
         """Registers what the active operators keep, each storage once."""
         self.private: dict[int, list[str]] = {index: [] for index in range(len(self.operators))}
+        self.shown: dict[str, int] = {}
+        """storages that blocks behind read -> the operator that makes or hands them out"""
         self.owner: dict[str, int] = dict(self.producer)
         active = set(self.active)
         for index, work in enumerate(self.works):
             for save in work.saves:
                 storage = self.storage.get(save.tensor)
+                if save.until == "shown":
+                    self._show(storage or self._tensor(save.tensor, save.bytes), index, frozen=self.at.backward and index not in active)
+                    continue
                 if storage is None:
                     storage = self._tensor(save.tensor, save.bytes)
                     self.private[index].append(storage)
@@ -85,6 +90,15 @@ class Liveness(GradientFlow):
                 else:
                     by_weight = save.until == "weight" and bool(work.backward_weight)
                     self._use(storage, index, "weight" if by_weight else "input")
+
+    def _show(self, storage: str, index: int, *, frozen: bool) -> None:
+        """Blocks behind read it: until this one's backward, or, where it has none, until theirs has ended."""
+        self.shown[storage] = index
+        if frozen:
+            self.held.append(storage)
+            self.owner[storage] = index
+            if storage not in self.producer:
+                self.private[index].append(storage)
 
     def _droppable(self, index: int) -> bool:
         if MATMULS in self.drop:
@@ -243,11 +257,13 @@ class Liveness(GradientFlow):
 
     def _forward(self, saved: bool) -> list[Draft]:
         """Forward steps; `saved` False keeps nothing."""
-        kept = {"input", "output"}.union(self._kept(), self.held) if saved else {"input", "output"}
+        kept = {"input", "output"}.union(self._kept(), self.held) if saved else {"input", "output", *self.shown}
         drafts = [Draft(operator, "forward", work.forward) for operator, work in zip(self.operators, self.works, strict=True)]
         for index, draft in enumerate(drafts):
             if self.works[index].output:
                 draft.allocates.append(self.storage[self.operators[index].output])
+            if not saved:
+                draft.allocates += [name for name, place in self.shown.items() if place == index and name not in self.producer]
             for name in self.private[index]:
                 draft.allocates.append(name)
                 if name not in kept:
@@ -303,5 +319,6 @@ class Liveness(GradientFlow):
             output_saved=last["output"] >= 0,
             output_last_backward=last["output"],
             held=tuple(self.held),
+            shown=tuple(self.shown),
             saved=tuple(self._kept()),
         )

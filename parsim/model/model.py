@@ -74,9 +74,11 @@ class Save(NamedTuple):
 
     tensor: str
     bytes: int
-    until: Literal["input", "weight", "pass"] = "input"
+    until: Literal["input", "weight", "pass", "shown"] = "input"
     """released after the operator's backward-input, after its backward-weight, or held by the training script
-    until the micro-batch's backward has ended (a Python variable such as the model's output)"""
+    until the micro-batch's backward has ended (a Python variable such as the model's output). shown: blocks behind read it, so that a
+    forward pass which keeps nothing keeps this, until the block's backward or the end of the pass; where a forward pass keeps what
+    backward needs, another entry says so"""
 
 
 class Work(NamedTuple):
@@ -171,6 +173,8 @@ class Block:
     """with `tokens`: its samples for one of the model's (images of a text)"""
     beside: tuple[str, ...] = ()
     """tensors that it reads beside ``input`` and that an earlier block keeps (an encoder's output)"""
+    shows: tuple[str, ...] = ()
+    """those that it makes for blocks behind it to read so"""
 
     def parameters(self) -> tuple[Parameter, ...]:
         """All parameters and buffers, in registration order."""
@@ -214,6 +218,7 @@ class Model:
     maximum_sequence: int = 0
     """positions the model has parameters for; 0 = no limit"""
     active_fraction_blocks: Mapping[int, float] = field(default_factory=dict)
+    """number of a block -> share of its parameters that a token uses (mixtures, tables of per-layer inputs); others use all"""
     facts: Mapping[str, object] = field(default_factory=dict)
     """family-specific facts for reports and FLOP conventions (mlp width, experts, top-k, ...)"""
 
@@ -245,11 +250,12 @@ def kept(at: Workload, work: Work, named: tuple[str, ...]) -> Work:
     """`work` as it is when nothing is kept for backward: by-products that are no tensors of the block become temporaries."""
     if at.backward:
         return work
-    by_products = sum(save.bytes for save in work.saves if save.tensor not in named)
+    shown = tuple(save for save in work.saves if save.until == "shown")
+    by_products = sum(save.bytes for save in work.saves if save.tensor not in named and save not in shown)
     return work._replace(
         backward_input=(),
         backward_weight=(),
-        saves=(),
+        saves=shown,
         forward_temporary=work.forward_temporary + by_products,
         backward_temporary=0,
     )

@@ -135,6 +135,8 @@ class RMSNorm(Layer):
     weights: bool = True
     by_power: bool = False
     """mean ** -0.5 keeps the mean beside the root, and `wide` weights of 16 bits are copied to fp32 (transformers' Gemma4RMSNorm)"""
+    groups: int = 1
+    """a token has so many rows of `hidden` features, which share the weight (Gemma 4's per-layer inputs)"""
 
     def parameters(self) -> tuple[Parameter, ...]:
         """Weight [hidden]."""
@@ -144,8 +146,8 @@ class RMSNorm(Layer):
 
     def training_work(self, at: Workload) -> Work:
         """Memory-bound both ways; unfused, see `eager_rms_norm`."""
-        count = elements(at, self.hidden, self.split)
-        size = count * at.element
+        count = self.groups * elements(at, self.hidden, self.split)
+        size, statistics = count * at.element, 4 * self.groups * rows(at, self.split)
         if at.fused:
             kernels = _norm_traffic(size, at, trainable=self.trainable and self.weights)
             forward: tuple[Memory, ...] = kernels[:1]
@@ -161,7 +163,7 @@ class RMSNorm(Layer):
             if self.keeps_input and at.element < 4:
                 saves = (copy, Save(self.inputs[0], size))
             if self.by_power:
-                saves += (Save(f"{self.name}.mean", 4 * rows(at, self.split)),)
+                saves += (Save(f"{self.name}.mean", statistics),)
                 saves += (Save(f"{self.name}.factor", 4 * self.hidden),) if self.wide and self.weights and at.weight_element < 4 else ()
             if self.offset:
                 saves = (copy, Save(f"{self.name}.factor", 4 * self.hidden))
@@ -171,7 +173,7 @@ class RMSNorm(Layer):
                 product = 16 * count if wide or at.wide_stream else 4 * size
                 issued, streamed = backward
                 backward = (issued, Memory(streamed.bytes - product, launches=streamed.launches - 2))
-        saves += (Save(f"{self.name}.statistics", 4 * rows(at, self.split)),)
+        saves += (Save(f"{self.name}.statistics", statistics),)
         return Work(
             forward,
             backward,

@@ -28,7 +28,7 @@ def trainable_parameter_count(model: Model) -> int:
 
 
 def active_parameter_count(model: Model) -> int:
-    """Parameters that take part in one token's forward pass: of the experts only those a token visits."""
+    """Parameters that take part in one token's forward pass: of the experts only those a token visits, and no table of per-layer inputs."""
     counts = {block: _block_count(model, block, padded=False) for block in _distinct(model)}
     return sum(round(counts[block] * model.active_fraction_blocks.get(index, 1.0)) for index, block in enumerate(model.blocks))
 

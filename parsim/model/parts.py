@@ -120,6 +120,8 @@ def _name(operator: Operator, block: Block) -> str:
         return "shared expert"
     if operator.name.startswith("mlp_"):
         return "MLP"
+    if operator.name.startswith("per_layer_"):
+        return "per-layer linears"
     if operator.name.startswith("mixer_"):
         return "linear attention linears"
     if block.kind == "head":

@@ -45,7 +45,7 @@ class Tape:
     forward: tuple[Step, ...]
     """forward that keeps what backward needs (minus what selective recomputation drops)"""
     forward_unsaved: tuple[Step, ...]
-    """forward that keeps nothing: evaluation, or under full recomputation; frees all but ``input`` and ``output``"""
+    """forward that keeps nothing: evaluation, or under full recomputation; frees all but ``input``, ``output`` and `shown`"""
     backward: tuple[Step, ...]
     """reverse order; per operator the selective recompute steps, then its input step, then its weight step. Valid when
     all weight steps are postponed past all input steps too (frees stand at the last use under either order). Every
@@ -61,5 +61,7 @@ class Tape:
     held: tuple[str, ...] = ()
     """tensors that the training script holds until the micro-batch's backward has ended: inner ones, and ``input`` where
     the model returns it (then `input_last_backward` is -1 although it is saved); the block's ``output`` is not listed"""
+    shown: tuple[str, ...] = ()
+    """tensors that `forward_unsaved` leaves for blocks behind: until this block is made again, or the end of a pass without backward"""
     saved: tuple[str, ...] = ()
     """tensors (not boundary) that `forward` keeps for backward; of `held` only those that backward needs too"""

@@ -15,7 +15,16 @@ from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from parsim.errors import Finding, ModelError
-from parsim.model.architecture_records import Disentangled, Encoder, Experts, FullAttention, Image, LatentAttention, Projector
+from parsim.model.architecture_records import (
+    Disentangled,
+    Encoder,
+    Experts,
+    FullAttention,
+    Image,
+    LatentAttention,
+    PerLayerInputs,
+    Projector,
+)
 from parsim.model.contradictions import contradictions
 from parsim.model.layer_kinds import ATTENTION, LinearMixer
 
@@ -49,6 +58,8 @@ class LayerKind(NamedTuple):
     """has the norm before attention, where the architecture has one"""
     experts: int = 0
     """of a mixture"""
+    keys: Literal["own", "shown", "read"] = "own"
+    """keys and values: its own; its own, which layers behind read, too; those of a layer before it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +157,8 @@ class TransformerConfig:
     """gated: one weight for gate and up (Phi-3)"""
     clip_query_key_value: bool = False
     """queries, keys and values are clamped (DBRX, OLMo of 2024)"""
+    clamped_products: bool = False
+    """what every product of a layer reads and makes is clamped, by bounds of its own (the towers of Gemma 4's E2B and E4B)"""
     query_key_norm: bool = False
     """RMSNorm over each query and key head (Qwen3)"""
     query_key_norm_weights: bool = True
@@ -171,6 +184,13 @@ class TransformerConfig:
     """with attention_window or attention_chunk: every n-th layer sees all keys (Gemma 2: 2); 0 = none does"""
     full_attention: FullAttention | None = None
     """heads of the layers that see all keys, where they are others than in windows (Gemma 4)"""
+    shared_key_values: int = 0
+    """so many last layers have neither keys nor values of their own: each reads those of the last layer before them that sees as many keys
+    as it does (Gemma 4's ``num_kv_shared_layers``)"""
+    shared_key_value_mlp: int = 0
+    """width of the dense MLP in those layers; 0 = mlp"""
+    per_layer_inputs: PerLayerInputs | None = None
+    """a second embedding, of which every layer has a part"""
     layer_pattern: str = ""
     """a letter for every layer, said once where it repeats: * attention to all keys, W a sliding window of attention_window
     (Gemma 3: WWWWW*), M the mixer (Qwen3-Next: MMM*), H attention and mixer side by side (Falcon-H1); '' = as the two fields above say"""
@@ -238,6 +258,9 @@ class TransformerConfig:
         full = self.full_attention
         if full is not None:
             full = replace(full, kv_heads=full.kv_heads or self.kv_heads or self.heads, head_dim=full.head_dim or head_dim)
+        second = self.per_layer_inputs
+        if second is not None:
+            second = replace(second, vocabulary=second.vocabulary or self.vocabulary)
         encoder = self.encoder
         if encoder is not None:
             encoder = replace(encoder, heads=encoder.heads or self.heads, mlp=encoder.mlp or mlp)
@@ -252,6 +275,7 @@ class TransformerConfig:
             experts=experts,
             encoder=encoder,
             full_attention=full,
+            per_layer_inputs=second,
             mixer=self.mixer.resolved(self.heads, head_dim) if self.mixer is not None else None,
         )
 
@@ -287,15 +311,34 @@ class TransformerConfig:
 
     def kind(self, layer: int) -> LayerKind:
         """In what layer number `layer` (from 0) differs from others."""
-        every = self.full_attention_every
-        full = self.layer_letter(layer) in ("*", "H") if self.layer_pattern else bool(every) and (layer + 1) % every == 0
-        window, chunk = (0, 0) if full else (self.attention_window, self.attention_chunk)
+        window, chunk = self._sees(layer)
         rotates = not (self.no_rotary_every and (layer + 1) % self.no_rotary_every == 0)
         rotates &= not (self.rotary_in_windows and not (window or chunk))
         relative = self.relative_buckets > 0 and (layer == 0 or self.relative_per_layer)
         normed = self.first_norm or layer > 0
         letter, experts = self.layer_letter(layer), self.experts_of(layer)
-        return LayerKind(experts > 0, window, chunk, rotates, letter, relative, normed, experts)
+        return LayerKind(experts > 0, window, chunk, rotates, letter, relative, normed, experts, self._keys(layer))
+
+    def _sees(self, layer: int) -> tuple[int, int]:
+        """Window and chunk of layer number `layer`; zeros: all keys."""
+        every = self.full_attention_every
+        full = self.layer_letter(layer) in ("*", "H") if self.layer_pattern else bool(every) and (layer + 1) % every == 0
+        return (0, 0) if full else (self.attention_window, self.attention_chunk)
+
+    def _keys(self, layer: int) -> Literal["own", "shown", "read"]:
+        """Whose keys and values layer number `layer` has."""
+        first = self.layers - self.shared_key_values
+        if layer >= first:
+            return "read"
+        last = self.shared_key_values and not any(self._sees(layer) == self._sees(other) for other in range(layer + 1, first))
+        return "shown" if last else "own"
+
+    @property
+    def lonely_readers(self) -> tuple[int, ...]:
+        """Layers that would read keys and values which no layer before the sharing ones has."""
+        first = self.layers - self.shared_key_values
+        shown = {self._sees(layer) for layer in range(first)}
+        return tuple(layer for layer in range(max(0, first), self.layers) if self._sees(layer) not in shown)
 
 
 def configure(values: Mapping[str, Any], base: TransformerConfig | None = None, path: str = "model") -> TransformerConfig:

@@ -13,7 +13,7 @@ from parsim.errors import Finding, ModelError
 from parsim.kernel import Memory
 from parsim.model.architecture_records import Image, Projector
 from parsim.model.attention import RotaryTables
-from parsim.model.blocks import build_transformer, embed_words, layer_block
+from parsim.model.blocks import build_transformer, embed_words, layer_block, shown_per_layer
 from parsim.model.convolution import Conv2d
 from parsim.model.cross_attention import OwnWords
 from parsim.model.elementwise import Activation, Prefix, ResidualAdd
@@ -21,6 +21,7 @@ from parsim.model.lengths import Lengths
 from parsim.model.linear import Linear
 from parsim.model.model import Block, Layer, Model, Operator, Parameter, Save, Work
 from parsim.model.norms import LayerNorm, RMSNorm
+from parsim.model.per_layer import embed_per_layer
 from parsim.model.pooling import PoolByPosition
 from parsim.model.row import Row, norm
 from parsim.model.transformer import TransformerConfig
@@ -198,4 +199,5 @@ def _text_embedding(config: TransformerConfig, vocabulary: int, tokens: int, *, 
     words = row.add(OwnWords("words", ("input",), "words"))
     embed_words(config, vocabulary, row, words)
     row.add(InsertImages("images", (row.last, "input"), "images", config.hidden, tokens, newline))
-    return row.block("embedding")
+    embed_per_layer(config, row, words)
+    return replace(row.block("embedding"), shows=shown_per_layer(config))

@@ -60,7 +60,7 @@ def _text_part(tree: Mapping[str, Any], known: VisionLanguage, kind: str, path: 
             message = f"is a key that parsim does not read for model_type {kind!r}"
             raise ModelError(
                 [
-                    Finding(f"{known.refused[key]} is not supported yet", f"{path}.{key}", tree[key], "null where the model has none")
+                    Finding(f"{known.refused[key]} is not supported yet", f"{path}.{key}", tree[key], "null reads the model without it")
                     if key in known.refused
                     else Finding(f"{key!r} {message}", f"{path}.{key}", tree[key], hint)
                     for key in unread

@@ -1,4 +1,4 @@
-"""What models of several stacks (an encoder and a decoder, images beside a text) do not go with."""
+"""What models of several stacks (an encoder and a decoder, images beside a text), or with tensors that many layers read, do not go with."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from parsim.parallel.training import Training
 def tower_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:
     """Why a model whose blocks work on different tokens cannot be trained so."""
     encoder, vision = model.facts.get("encoder"), model.facts.get("vision")
+    findings = _beside_findings(model, parallelism)
     if not encoder and not vision:
-        return []
+        return findings
     what = "an encoder-decoder" if encoder else "a model with a vision tower"
-    findings = []
     if parallelism.context.size > 1:
         text = f"not supported yet: context parallelism of {what}, whose stacks have samples of different lengths"
         findings.append(Finding(text, "parallel.context.size", parallelism.context.size, "use context.size 1"))
@@ -41,3 +41,16 @@ def tower_findings(model: Model, training: Training, parallelism: Parallelism) -
         text = f"{heads} heads of the encoder / tensor size {size} = {heads / size:g} is not whole"
         findings.append(Finding(text, "parallel.tensor.size", size, "use a size that divides them"))
     return findings
+
+
+def _beside_findings(model: Model, parallelism: Parallelism) -> list[Finding]:
+    """Why a model whose layers read more than the residual stream cannot be cut into stages."""
+    reads = {
+        "per_layer_inputs": f"every layer of {model.name} reads per-layer inputs, which the stage of the embedding makes",
+        "shared_key_values": f"the last {model.facts.get('shared_key_values')} layers of {model.name} read keys and values of earlier ones",
+    }
+    said = [text for fact, text in reads.items() if model.facts.get(fact)]
+    if not said or parallelism.pipeline.size == 1:
+        return []
+    text = f"not supported yet: pipeline stages that pass on more than the residual stream; {'; '.join(said)}"
+    return [Finding(text, "parallel.pipeline.size", parallelism.pipeline.size, "use pipeline.size 1")]

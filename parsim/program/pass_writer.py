@@ -336,6 +336,9 @@ class StagePassWriter:
             self.at.label(f"R{self.stage} {self.plan.model.block_names[block]}", "recompute")
             self._forward_block(block, saved=True, keep_input=False, recomputes=True)
             self.host.end_block()
+        # what blocks behind have read of the first forward pass has served them: backward comes from there
+        if shown := [name for block in blocks for name in self._names(block, self.tape(block).shown)]:
+            self.at.compute("", "recompute", (), frees=shown)
         output = self._name(blocks[-1], "output")
         if output != self._result and not self.tape(blocks[-1]).output_saved:
             self.at.compute("", "recompute", (), frees=[output])
@@ -437,8 +440,7 @@ class StagePassWriter:
         names += self._batch()
         for block in self.chunk.blocks:
             taped = self.tape(block)
-            if self.plan.training.backward:
-                names += self._names(block, taped.held)
+            names += self._names(block, taped.held if self.plan.training.backward else taped.shown)
         if self._is_last:
             names.append(self._name(self.chunk.blocks[-1], "output"))
         self.at.compute("", COMPUTE, (), frees=names)

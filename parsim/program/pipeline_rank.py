@@ -134,11 +134,24 @@ class PipelineRank:
             below = any(p.trainable and not p.buffer for b in self.plan.model.blocks[:block] for p in b.parameters())
             wanted = below or self.profiled or (self._inputs_require_gradients and block > 0)
             sized, timed = (self.plan.in_block(block, at) for at in (self.plan.sized(partial), self.plan.timed(partial)))
-            longest = tape(self.plan.model.blocks[block], sized, drop, input_gradient=wanted)
+            frozen = self._frozen_beside(block)
+            longest = tape(self.plan.model.blocks[block], sized, drop, wanted, frozen)
             if timed != sized:
-                longest = _at_mean_length(longest, tape(self.plan.model.blocks[block], timed, drop, input_gradient=wanted))
+                longest = _at_mean_length(longest, tape(self.plan.model.blocks[block], timed, drop, wanted, frozen))
             self._tapes[key] = longest
         return self._tapes[key]
+
+    def _frozen_beside(self, block: int) -> tuple[str, ...]:
+        """Tensors beside the block's input that want no gradient: nothing up to the block that makes them is trained."""
+        blocks = self.plan.model.blocks
+        if not blocks[block].beside or self._inputs_require_gradients:
+            return ()
+        made = {name: number for number, each in enumerate(blocks[:block]) for name in each.shows}
+        return tuple(
+            name
+            for name in blocks[block].beside
+            if name in made and not any(p.trainable and not p.buffer for each in blocks[: made[name] + 1] for p in each.parameters())
+        )
 
     def weight_casts(self, block: int) -> tuple[Kernel, ...]:
         """What the step's first micro-batch does to the block's weights."""

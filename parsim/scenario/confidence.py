@@ -191,7 +191,13 @@ def confidence(built: Built) -> dict[str, Any]:
         answer |= {"status": "unvalidated", "basis": f"no published run has linear attention; {answer['basis']}"}
     if answer and built.model.facts.get("chosen_keys"):
         answer |= {"status": "unvalidated", "basis": f"no published run has attention to chosen keys; {answer['basis']}"}
-    for part, what in (("encoder", "an encoder-decoder"), ("vision", "a vision tower beside a text")):
+    parts = {
+        "encoder": "an encoder-decoder",
+        "vision": "a vision tower beside a text",
+        "per_layer_inputs": "per-layer inputs",
+        "shared_key_values": "layers that share keys and values",
+    }
+    for part, what in parts.items():
         if answer and built.model.facts.get(part):
             answer |= {"status": "unvalidated", "basis": f"no published run has {what}; {answer['basis']}"}
     if answer and built.parallelism.data.outer.size > 1:

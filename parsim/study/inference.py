@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from parsim.errors import Finding, InputError, ScenarioError
 from parsim.model.activations import ForwardPass, caches, forward_pass, forward_peak
+from parsim.model.liveness import tape
 from parsim.model.model import OUTER
+from parsim.model.per_layer import PerLayerTable
 from parsim.model.workload import Workload
 from parsim.scenario import load
 from parsim.scenario.build import build
@@ -86,7 +88,7 @@ class Decode:
     """One token for every sequence, limited by HBM alone (no launch, no communication, no arithmetic)."""
 
     weight_bytes: float
-    """weights that are read: of experts those that a batch of this size visits under even routing"""
+    """weights that are read: of experts those that a batch of this size visits under even routing, of a table of per-layer inputs rows"""
     cache_bytes: int
     bandwidth: float
     """datasheet [B/s]"""
@@ -198,6 +200,7 @@ class Replica:
             text = f"not supported yet: inference of {model.name}, a model of several stacks"
             raise ScenarioError(Finding(text, "MODEL", model.name, "use a model of one stack"))
         self._layers = tuple(dict.fromkeys(block for block in model.blocks if block.kind not in OUTER))
+        self._shows = tuple(block for block in model.blocks if block.kind in OUTER and block.shows)
         if model.heads and model.heads % question.tensor:
             legal = [size for size in range(1, model.heads + 1) if model.heads % size == 0]
             nearest = sorted(legal, key=lambda size: (abs(size - question.tensor), size))[:2]
@@ -261,7 +264,10 @@ class Replica:
         key = (batch, sequence)
         if key not in self._peaks:
             at = self._workload(batch, sequence)
-            self._peaks[key] = max(forward_peak(block, at) for block in self._layers)
+            made = [tape(block, at) for block in self._shows]  # per-layer inputs: there while the layers run
+            shown = sum(one.tensors[name].bytes for one in made for name in one.shown)
+            peaks = (*(shown + forward_peak(block, at) for block in self._layers), *(forward_peak(block, at) for block in self._shows))
+            self._peaks[key] = max(peaks)
         return self._peaks[key]
 
     def _workload(self, batch: int, sequence: int) -> Workload:
@@ -293,6 +299,10 @@ class Replica:
         tokens = question.batch * question.beams
         visited = 1 - (1 - top_k / experts) ** tokens if experts else 1.0
         idle = sum(p.local_count(question.tensor) * self._element(p) for p in _parameters(self.built) if p.expert) * (1 - visited)
+        tables = [one for block in self._shows for one in block.operators if isinstance(one, PerLayerTable)]
+        for weight in (weight for table in tables for weight in table.parameters()):
+            rows = weight.local_count(question.tensor) // weight.shape[1]
+            idle += max(0, rows - tokens) * weight.shape[1] * self._element(weight)
         return Decode(memory.weights - idle, memory.cache, self.bandwidth)
 
     # -- the inverse ----------------------------------------------------------------------------------------------

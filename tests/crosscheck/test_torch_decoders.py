@@ -26,7 +26,8 @@ NOT_ON_META = ("dbrx", "openai-gpt")
 CHOSEN = ("glm_moe_dsa",)
 """transformers computes all scores and masks those that were not chosen"""
 APART = (
-    "gemma4_text", "gemma4_text, values of their own", "gemma4_text, experts beside the MLP",  # norms stand between the projections
+    "gemma4_text", "gemma4_text, values of their own", "gemma4_text, experts beside the MLP",
+    "gemma4_text, per-layer inputs and shared keys", "gemma4_text, shared keys that are values",  # norms stand between the projections
     "stablelm of 12B", "dbrx", "qwen3_5_text", "qwen3_5_moe_text", "granitemoeshared", "granitemoehybrid",
     "granitemoehybrid without experts", "mamba", "mamba with other sizes", "falcon_mamba", "jamba", "jamba without experts",
 )  # fmt: skip
@@ -71,6 +72,17 @@ def test_saved_bytes_of_eager_attention(name: str) -> None:
     model = counterpart(config)
     predicted = activations.saved_bytes(model, workload(model, "bf16", "eager", train=True))
     assert predicted == pytest.approx(measured(config, "bf16", "eager", train=True), rel=NEARLY.get(config.model_type, 0.005))
+
+
+@pytest.mark.parametrize("attention", ["mem-efficient", "flash2"])
+@pytest.mark.parametrize("name", ["gemma4_text, per-layer inputs and shared keys", "gemma4_text, shared keys that are values"])
+def test_saved_bytes_of_shared_keys_under_fused_attention(name: str, attention: str) -> None:
+    """Keys and values are kept by the layer that makes them; windows longer than the samples need no mask."""
+    config = config_of(name, sliding_window=64)
+    config.use_cache = False
+    model = counterpart(config)
+    predicted = activations.saved_bytes(model, workload(model, "bf16", attention, train=True))
+    assert predicted == measured(config, "bf16", attention, train=True)
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def test_models_with_a_vision_tower(name: str) -> None:
         inputs["pixel_values"] = torch.ones(1, 1, 3, 32, 32)
     elif name in ("mistral3", "llava pixtral"):
         inputs["image_sizes"] = torch.tensor([[32, 32]])
-    elif name == "gemma4":
+    elif name.startswith("gemma4"):
         places = torch.tensor([[[x, y] for y in range(4) for x in range(4)]])
         inputs |= {"pixel_values": torch.zeros(1, 16, 3 * 64), "image_position_ids": places}
         inputs["mm_token_type_ids"] = (words == word).int()

@@ -117,6 +117,20 @@ VISION_LANGUAGE: dict[str, tuple[str, dict[str, Any], int]] = {
         },
         4,
     ),
+    "gemma4 of E2B": (
+        "Gemma4",
+        {
+            "text_config": {
+                **_TEXT, "model_type": "gemma4_text", "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 320,
+                "num_kv_shared_layers": 1, "use_double_wide_mlp": True, "layer_types": ["full_attention"] * 2, "global_head_dim": 32,
+            },
+            "vision_config": {
+                "hidden_size": 32, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2,
+                "head_dim": 24, "patch_size": 8, "pooling_kernel_size": 2, "position_embedding_size": 64, "use_clipped_linears": True,
+            },
+        },
+        4,
+    ),
     "idefics3": ("Idefics3", _both("llama", "idefics3_vision", scale_factor=2), 4),
     "smolvlm": ("SmolVLM", {**_both("llama", ""), "vision_config": _VISION, "scale_factor": 2}, 0),
     "mistral3": ("Mistral3", _both("mistral", "pixtral", spatial_merge_size=2), 4),

@@ -199,9 +199,12 @@ def test_keys_that_may_change_it_stop_and_are_named(telling: dict[str, Any]) -> 
     [
         ("bitnet", SIZES, "weights of one or two bits"),
         ("rwkv6", SIZES, "time mixing of RWKV from version 5 on"),
-        ("gemma3n_text", SIZES, "per-layer embeddings"),
-        ("gemma4_text", HEADS, "hidden_size_per_layer_input  per-layer embeddings (of width 256, which the class has"),
-        ("gemma4_text", {**GEMMA4, "num_kv_shared_layers": 2}, "num_kv_shared_layers  2 layers that take keys and values"),
+        ("gemma3n_text", SIZES, "alternating updates"),
+        ("gemma4_text", {**GEMMA4, "num_kv_shared_layers": 4}, "must be a whole number below num_hidden_layers 4, is 4"),
+        ("gemma4_text", {**GEMMA4, "num_kv_shared_layers": True}, "must be a whole number below num_hidden_layers 4, is True"),
+        ("gemma4_text", {**GEMMA4, "num_kv_shared_layers": 2}, "no layer before them is one of full_attention"),
+        ("gemma4_text", {**GEMMA4, "hidden_size_per_layer_input": -1}, "must be a whole number of at least 1, is -1"),
+        ("gemma4_text", {**GEMMA4, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": "x"}, "vocab_size_per_layer_input"),
         ("gemma4_text", {**GEMMA4, "use_bidirectional_attention": "all"}, "use_bidirectional_attention"),
         ("gemma4_text", {**GEMMA4, "sliding_window": None}, "layers of sliding_attention need a window"),
         ("gemma4_text", {**GEMMA4, "hidden_activation": "gelu"}, "hidden_activation 'gelu'"),
@@ -211,11 +214,6 @@ def test_keys_that_may_change_it_stop_and_are_named(telling: dict[str, Any]) -> 
         ("gemma4_text", {**GEMMA4, "per_layer_config": {"3": {"sliding_window": 4}}}, "sliding_window of layer 3"),
         ("gemma4_text", {**GEMMA4, "per_layer_config": {"0": {"head_dim": 8}}}, "layer 0 (sliding_attention) has heads of other sizes"),
         ("gemma4", {"text_config": {"model_type": "gemma4_text", **GEMMA4}, "audio_config": {"hidden_size": 8}}, "a tower of speech, as"),
-        (
-            "gemma4",
-            {"text_config": {"model_type": "gemma4_text", **GEMMA4}, "vision_config": {"use_clipped_linears": True}},
-            "model.vision_config.use_clipped_linears",
-        ),
         (
             "gemma4",
             {"text_config": {"model_type": "gemma4_text", **GEMMA4}, "vision_config": {"some_size": 3}},

@@ -71,6 +71,16 @@ def test_one_token_visits_its_experts_only():
     assert many.decode.weight_bytes == pytest.approx(2 * 46_702_792_704, rel=1e-6)
 
 
+def test_shared_keys_are_cached_once_and_a_table_is_read_by_rows():
+    """Gemma 4 E2B: of 35 layers 15 have keys of their own, 3 of them all and 12 those of 512 tokens; of the second table a row a token."""
+    answer = fit(InferenceQuestion("gemma-4-e2b", "1x h200", batch=2, context_length=32768))
+    assert answer.memory.cache == 2 * (3 * 32768 * 2 * 512 * 2 + 12 * 512 * 2 * 256 * 2)
+    read = 4_628_569_344 - (262_144 - 2) * 35 * 256
+    assert answer.decode.weight_bytes - 2 * read == pytest.approx(0, abs=200)  # a number per layer that no gradient updates
+    inputs = 32768 * 35 * 256 * 2  # of the prompt, there while the layers run
+    assert answer.memory.working_set > inputs
+
+
 def test_pages_are_rounded_up():
     exact = fit(InferenceQuestion("llama-7b", "1x a100-80gb", batch=3, context_length=1001)).memory.cache
     paged = fit(InferenceQuestion("llama-7b", "1x a100-80gb", batch=3, context_length=1001, paged_block=16)).memory.cache

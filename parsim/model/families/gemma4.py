@@ -1,4 +1,5 @@
-"""Gemma 4's text: what its config says of layers that see all keys, of experts beside the MLP, and of parts that no operator here has.
+"""Gemma 4's text: what its config says of layers that see all keys, of experts beside the MLP, and of what E2B and E4B alone have:
+per-layer inputs, and layers that read keys and values of earlier ones.
 
 Keys and defaults: huggingface/transformers ``models/gemma4/configuration_gemma4.py`` of 5.23. Published files say ``global_head_dim`` and
 ``num_global_key_value_heads``; that version writes ``per_layer_config`` in their place: layer -> sizes that differ there.
@@ -21,8 +22,10 @@ _EXPERTS = {"num_experts": "count", "top_k_experts": "top_k", "moe_intermediate_
 
 
 def gemma4(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
-    """Windows, heads of either kind of layer, experts; everything that only E2B and E4B have is refused by its key."""
-    _refuse_small_ones(tree)
+    """Windows, heads of either kind of layer, experts, per-layer inputs, shared keys and values."""
+    if tree.get("use_bidirectional_attention") == "all":
+        text = "attention to words behind a token, in windows of another size, is not supported yet"
+        raise ModelError(Finding(text, "use_bidirectional_attention", "all", "null, or vision"))
     fields["activation"] = "gelu-tanh"
     for key in ("hidden_activation", "hidden_act"):
         if tree.get(key) not in (None, "gelu_pytorch_tanh"):
@@ -38,32 +41,44 @@ def gemma4(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     fields["full_attention"] = full = _full(fields, tree, types)
     if _WINDOW not in types:  # no layer has other heads
         fields |= {name: full[name] for name in _USUAL}
+    _per_layer(fields, tree)
+    _shared(fields, tree, types)
     if tree.get("enable_moe_block"):
         fields["experts"] = {"beside": True, "scaled": True, "renormalise": True} | _experts(tree)
     return set(
         words(
             "hidden_act hidden_activation final_logit_softcapping layer_types sliding_window global_head_dim num_global_key_value_heads "
-            "attention_k_eq_v per_layer_config enable_moe_block num_experts top_k_experts moe_intermediate_size"
+            "attention_k_eq_v per_layer_config enable_moe_block num_experts top_k_experts moe_intermediate_size "
+            "hidden_size_per_layer_input vocab_size_per_layer_input num_kv_shared_layers use_double_wide_mlp"
         )
     )
 
 
-def _refuse_small_ones(tree: Mapping[str, Any]) -> None:
-    """Raise `ModelError` for per-layer embeddings, which the class has where the config is silent, and for layers without keys."""
-    findings = []
+def _per_layer(fields: Fields, tree: Mapping[str, Any]) -> None:
+    """The second embedding, which the class has where the config is silent."""
     width = tree.get("hidden_size_per_layer_input", 256)
-    if width:
-        said = "" if "hidden_size_per_layer_input" in tree else ", which the class has where the config is silent"
-        text = f"per-layer embeddings (of width {width}{said}), as Gemma 4's E2B and E4B have them, are not supported yet"
-        findings.append(Finding(text, "hidden_size_per_layer_input", width, "0 where the model has none, as 31B and 26B-A4B"))
-    if shared := tree.get("num_kv_shared_layers"):
-        text = f"{shared} layers that take keys and values from earlier ones, as Gemma 4's E2B and E4B have them, are not supported yet"
-        findings.append(Finding(text, "num_kv_shared_layers", shared, "0 where every layer has its own, as in 31B and 26B-A4B"))
-    if tree.get("use_bidirectional_attention") == "all":
-        text = "attention to words behind a token, in windows of another size, is not supported yet"
-        findings.append(Finding(text, "use_bidirectional_attention", "all", "null, or vision"))
-    if findings:
-        raise ModelError(findings)
+    if not width:
+        return
+    rows = tree.get("vocab_size_per_layer_input", 262144)
+    _check_size("hidden_size_per_layer_input", width)
+    _check_size("vocab_size_per_layer_input", rows)
+    fields["per_layer_inputs"] = {"width": width, "vocabulary": rows}
+
+
+def _shared(fields: Fields, tree: Mapping[str, Any], types: list[str]) -> None:
+    """Layers that read keys and values of earlier ones, and the width of their MLPs."""
+    key = "num_kv_shared_layers"
+    shared = tree.get(key) or 0
+    if not isinstance(shared, int) or isinstance(shared, bool) or not 0 <= shared < len(types):
+        text = f"must be a whole number below num_hidden_layers {len(types)}, is {repr(shared)[:60]}"
+        raise ModelError(Finding(text, key, shared, "0 where every layer has its own keys and values"))
+    if lonely := sorted(set(types) - set(types[: len(types) - shared])):
+        text = f"the last {shared} layers read keys and values of earlier ones, but no layer before them is one of {', '.join(lonely)}"
+        raise ModelError(Finding(text, key, shared, "share among fewer layers"))
+    if shared:
+        fields["shared_key_values"] = shared
+        if tree.get("use_double_wide_mlp"):
+            fields["shared_key_value_mlp"] = 2 * int(fields.get("mlp") or 4 * int(fields["hidden"]))
 
 
 def _layer_types(fields: Fields, tree: Mapping[str, Any]) -> list[str]:

@@ -63,10 +63,9 @@ GEMMA4 = member(
     },
     BIASES,
     (*REGISTRATION[:5], "attention_norm", "attention_output_norm", "mlp_norm", "mlp_output_norm", "layer_scalar",
+     "per_layer_input_gate", "per_layer_projection", "per_layer_norm",
      "mixture.router", "mixture.experts", "dense_output_norm", "mixture_output_norm", "mixture_norm"),
-    stated={"hidden_size_per_layer_input": (0,), "num_kv_shared_layers": (0,), "use_bidirectional_attention": ("vision", False)},
-    # of E2B and E4B, without whose layers it says nothing; the table of per-layer embeddings, which is not there
-    harmless=words("use_double_wide_mlp vocab_size_per_layer_input"),
+    stated={"use_bidirectional_attention": ("vision", False)},
     adjust=gemma4,
 )  # fmt: skip
 GLM = member(

@@ -153,9 +153,6 @@ def _gemma4(vision: Tree, tree: Tree, _: int) -> tuple[Fields, Fields]:
     if unread:
         text = "is a key that parsim does not read of a Gemma 4 tower"
         raise ModelError([Finding(f"{key!r} {text}", f"model.vision_config.{key}", vision[key], "") for key in unread])
-    if vision.get("use_clipped_linears"):
-        text = "products whose inputs and outputs are clamped, as in the towers of Gemma 4's E2B and E4B, are not supported yet"
-        raise ModelError(Finding(text, "model.vision_config.use_clipped_linears", True, "false, as in 31B and 26B-A4B"))
     part = {**_GEMMA4_TOWER, **{key: value for key, value in vision.items() if value is not None}}
     _agree("global_head_dim", part.get("global_head_dim", part["head_dim"]), part["head_dim"], "head_dim")
     _agree("hidden_activation", part["hidden_activation"], "gelu_pytorch_tanh", "the class's")
@@ -170,6 +167,7 @@ def _gemma4(vision: Tree, tree: Tree, _: int) -> tuple[Fields, Fields]:
         "activation": part["hidden_activation"], "gated": True, "normalisation": "rmsnorm", "norm_in_fp32": True, "norm_by_power": True,
         "norm_placement": "sandwich", "query_key_norm": True, "value_norm": True, "query_key_value_bias": False, "output_bias": False,
         "mlp_bias": False, "position": "rotary", "final_norm": False, "image": image,
+        "clamped_products": bool(part.get("use_clipped_linears")),
     }  # fmt: skip
     pooled = {"merge": merge, "pools": True, "pools_by_product": True, "standardised": bool(part.get("standardize"))}
     return tower, {**pooled, "norm": "rmsnorm", "norm_weights": False, "bias": False}
