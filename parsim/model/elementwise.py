@@ -213,6 +213,8 @@ class ResidualAdd(Layer):
     selective: str = ""
     inplace: bool = False
     """adds into the first input"""
+    wide: bool = False
+    """in fp32: inputs are cast, and so is the sum; eager only"""
 
     def training_work(self, at: Workload) -> Work:
         """Memory-bound forward, nothing backward but for a cast under autocast."""
@@ -220,6 +222,13 @@ class ResidualAdd(Layer):
         adds = len(self.inputs) - 1
         forward = Memory(3 * adds * size, launches=0 if at.compiled else adds)
         backward: tuple[Memory, ...] = ()
+        if self.wide and at.element < 4 and not at.fused:
+            count, inputs = size // at.element, len(self.inputs)
+            casts = (4 + at.element) * (inputs + 1)
+            forward = Memory((casts + 12 * adds) * count, launches=inputs + adds + 1)
+            backward = (Memory(casts * count, launches=inputs + 1),)
+            gradients = (size,) * inputs
+            return Work((forward,), backward, output=size, input_gradients=gradients, forward_temporary=4 * (inputs + adds) * count)
         if at.wide_stream and at.sequence > 1:  # an fp32 stream and what a product made; its gradient is cast
             count = size // at.element
             forward = Memory(10 * adds * count, launches=adds, vector=MIXED * adds * count)
@@ -237,6 +246,8 @@ class Scale(Layer):
     selective: str = ""
     buffer: str = ""
     """name of the number, where the checkpoint has it (Gemma 4's ``layer_scalar``), which is then multiplied in place"""
+    inside: bool = False
+    """of a wider tensor, which keeps its name and size: values among queries and keys"""
 
     def parameters(self) -> tuple[Parameter, ...]:
         """The number, which no gradient updates, where it has a name."""
@@ -247,7 +258,10 @@ class Scale(Layer):
         if at.fused:
             return Work(input_gradients=(0,))
         size = elements(at, self.features, self.split) * at.element
-        return Work((Memory(2 * size),), (Memory(2 * size),), output=0 if self.buffer else size, input_gradients=(size,))
+        kernels = (Memory(2 * size),), (Memory(2 * size),)
+        if self.inside:
+            return Work(*kernels, input_gradients=(0,), forward_temporary=size, backward_temporary=size)
+        return Work(*kernels, output=0 if self.buffer else size, input_gradients=(size,))
 
 
 @dataclass(frozen=True, slots=True)

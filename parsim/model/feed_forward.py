@@ -26,6 +26,8 @@ def add_feed_forward(config: TransformerConfig, count: int, row: Row, source: st
     row.last = source
     if count and config.experts is not None:
         row.add(*_experts(config, replace(config.experts, count=count), source))
+        if config.experts.output_norm:
+            row.add(norm(config, "mixture.output_norm", row.last))
         return leave(config, row, "mlp")
     if config.channel_mixing:
         add_channel_mixing(config, row, source)
@@ -82,11 +84,13 @@ def _experts(config: TransformerConfig, experts: Experts, source: str, router: s
         shared_width=experts.shared,
         shared_gate=experts.shared_gate,
         router_bias=experts.router_bias,
+        router_bias_counted=experts.router_bias_counted,
         router_fp32=experts.router_dtype == "fp32",
         renormalise=experts.renormalise,
         groups=(experts.groups, experts.groups_kept),
         bias=experts.bias,
         clamp=experts.clamp,
+        wide_sum=experts.wide_sum,
         latent=experts.latent,
         router_source=router,
         scaled=experts.scaled,

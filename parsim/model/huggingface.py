@@ -91,6 +91,8 @@ KINDS = {
     "mlp_layer_types": _TEXTS,
     "mlp_only_layers": _LIST,
     "indexer_types": _TEXTS,
+    "index_topk_freq": _WHOLE,
+    "index_skip_topk_offset": _WHOLE,
     "attn_type_list": _LIST,
     "ffn_config": _MAPPING,
     "n_shared_experts": _WHOLE,

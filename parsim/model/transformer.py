@@ -12,12 +12,12 @@ from dataclasses import MISSING, dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cache
 from types import NoneType
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from parsim.errors import Finding, ModelError
 from parsim.model.architecture_records import Disentangled, Encoder, Experts, FullAttention, Image, LatentAttention, Projector
 from parsim.model.contradictions import contradictions
-from parsim.model.layer_kinds import ATTENTION, LinearMixer
+from parsim.model.layer_kinds import ATTENTION, LayerKind, LinearMixer
 
 LARGEST = 10**9
 """of the sizes of an architecture"""
@@ -29,26 +29,6 @@ Task = Literal[
 """What stands after the last layer: a language-model head; nothing (encoders: a pooler); BERT's masked-LM head; masked LM
 and next-sentence heads; a classifier over the pooled first token (decoders: scores of all tokens, of which the last one's count); one
 over every token; scores of beginning and end for every token; a classifier over the first token of an image."""
-
-
-class LayerKind(NamedTuple):
-    """In what the layers of one architecture differ; equal kinds are one block."""
-
-    mixture: bool
-    window: int
-    """sliding window in tokens; 0 = all keys"""
-    chunk: int
-    """tokens of a chunk that sees itself only; 0 = all keys"""
-    rotates: bool
-    """queries and keys are rotated, where the architecture does that"""
-    letter: str
-    """of the architecture's pattern; '' without one"""
-    relative: bool = False
-    """has the table of relative positions"""
-    normed: bool = True
-    """has the norm before attention, where the architecture has one"""
-    experts: int = 0
-    """of a mixture"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +46,8 @@ class TransformerConfig:
     """0 = heads"""
     head_dim: int = 0
     """0 = hidden / heads"""
+    value_dim: int = 0
+    """elements of a value head where it is not as wide as a key's (MiMo-V2); 0 = head_dim"""
     mlp: int = 0
     """width of the dense MLP (f); 0 = 4 x hidden"""
     maximum_sequence: int = 0
@@ -159,8 +141,14 @@ class TransformerConfig:
     """layers without rotary positions norm queries and keys, too (EXAONE 4)"""
     value_norm: bool = False
     """RMSNorm without weights over each value head (Gemma 4)"""
+    scale_values: bool = False
+    """values are multiplied by a constant (MiMo-V2)"""
     attention_sinks: bool = False
     """a learned score per head joins the softmax without a value (GPT-OSS)"""
+    sinks_in_windows: bool = False
+    """with attention_sinks: layers that see all keys have none (MiMo-V2)"""
+    sinks_scale: bool = False
+    """with attention_sinks: they scale what attention makes by sigmoid(log-sum-exp - score), which is the same (Granite); eager only"""
     rotary_scaled: bool = False
     """cosines and sines are multiplied by a factor (YaRN, 2309.00071, as GPT-OSS has it), which no fused kernel of rotary positions does"""
     attention_window: int = 0
@@ -180,10 +168,14 @@ class TransformerConfig:
     """what M layers of the pattern have in place of attention"""
     attention_gate: bool = False
     """the core's output is multiplied by the sigmoid of a projection as wide as the queries (Qwen3-Next)"""
+    head_gate: Literal["none", "sigmoid", "softplus"] = "none"
+    """every head of it is multiplied by one number, this function of a projection (Step 3.5: sigmoid; Laguna: softplus)"""
     no_rotary_every: int = 0
     """every n-th layer has neither rotary positions nor the norm of queries and keys (Llama 4: 4); 0 = all have them"""
     rotary_in_windows: bool = False
     """only layers with a sliding window or a chunk have rotary positions (Cohere 2)"""
+    rotary_in_dense: bool = False
+    """with rotary_in_windows: so have layers without experts (Command A+)"""
     tied_embeddings: bool = False
     dropout: float = 0.0
     """probability the recipe uses unless the scenario says otherwise"""
@@ -201,6 +193,8 @@ class TransformerConfig:
     """eager attention computes its softmax in fp32 (Hugging Face's Llama line)"""
     softcap_attention: bool = False
     """eager attention bounds its scores by cap * tanh(scores / cap) (Gemma 2)"""
+    bounded_scores: bool = False
+    """eager attention keeps its scores to bound them below (XGLM)"""
     softcap_logits: bool = False
     """so is every logit (Gemma 2)"""
     scale_logits: bool = False
@@ -237,7 +231,7 @@ class TransformerConfig:
             head_dim = self.latent.plain_dim + self.latent.rotary_dim
         full = self.full_attention
         if full is not None:
-            full = replace(full, kv_heads=full.kv_heads or self.kv_heads or self.heads, head_dim=full.head_dim or head_dim)
+            full = full.resolved(self.heads, self.kv_heads or self.heads, head_dim, self.rotary_fraction)
         encoder = self.encoder
         if encoder is not None:
             encoder = replace(encoder, heads=encoder.heads or self.heads, mlp=encoder.mlp or mlp)
@@ -291,11 +285,13 @@ class TransformerConfig:
         full = self.layer_letter(layer) in ("*", "H") if self.layer_pattern else bool(every) and (layer + 1) % every == 0
         window, chunk = (0, 0) if full else (self.attention_window, self.attention_chunk)
         rotates = not (self.no_rotary_every and (layer + 1) % self.no_rotary_every == 0)
-        rotates &= not (self.rotary_in_windows and not (window or chunk))
+        dense = self.rotary_in_dense and not self.is_mixture(layer)
+        rotates &= not (self.rotary_in_windows and not (window or chunk or dense))
         relative = self.relative_buckets > 0 and (layer == 0 or self.relative_per_layer)
         normed = self.first_norm or layer > 0
         letter, experts = self.layer_letter(layer), self.experts_of(layer)
-        return LayerKind(experts > 0, window, chunk, rotates, letter, relative, normed, experts)
+        chooses = self.latent is None or self.latent.has_indexer(layer)
+        return LayerKind(experts > 0, window, chunk, rotates, letter, relative, normed, experts, chooses)
 
 
 def configure(values: Mapping[str, Any], base: TransformerConfig | None = None, path: str = "model") -> TransformerConfig:
