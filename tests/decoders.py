@@ -43,6 +43,12 @@ FALCON: dict[str, Any] = {
 COHERE_EXPERTS: dict[str, Any] = {
     **HEADS, "num_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8, "sliding_window_pattern": 2,
 }  # fmt: skip
+STEP: dict[str, Any] = {
+    **HEADS, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "share_expert_dim": 32, "sliding_window": 8,
+    "layer_types": ["full_attention", *["sliding_attention"] * 3], "num_sliding_attention_heads": 6,
+    "mlp_layer_types": ["dense", *["sparse"] * 3], "swiglu_limits": [0.0, 0.0, 0.0, 7.0], "partial_rotary_factors": [0.5, 1.0, 1.0, 1.0],
+}  # fmt: skip
+"""of a type whose class in transformers has no head"""
 MIMO: dict[str, Any] = {
     **HEADS, "v_head_dim": 16, "num_key_value_heads": 1, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48,
     "sliding_window": 8,

@@ -149,6 +149,8 @@ class GatedActivation(Layer):
     """behind a router: experts each token visits (`mixture_of_experts`)"""
     clamp: bool = False
     """both are bounded first"""
+    bounded: bool = False
+    """what the activation makes of the gate, and up, are bounded"""
 
     def training_work(self, at: Workload) -> Work:
         """Memory-bound both ways."""
@@ -175,6 +177,10 @@ class GatedActivation(Layer):
             saves += (Save(f"{self.name}.activated", size), *(Save(f"{self.name}.{extra}", size) for extra in cost.extra))
             forward = Memory((cost.forward + 3) * size, launches=cost.launches[0] + 1)
             backward = Memory((cost.backward + 6) * size, launches=cost.launches[1] + 2)
+            if self.bounded:  # both are kept a second time, as they were
+                saves += (Save(f"{self.name}.bounded", 2 * size),)
+                forward = Memory(forward.bytes + 4 * size, launches=forward.launches + 2)
+                backward = Memory(backward.bytes + 6 * size, launches=backward.launches + 4)
         return Work((forward,), (backward,), output=size, input_gradients=(each,) * len(self.inputs), saves=saves)
 
 

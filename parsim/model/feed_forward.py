@@ -45,7 +45,7 @@ def _dense(config: TransformerConfig, row: Row, source: str) -> None:
     alone, bias = norms_feed_products(config), config.mlp_bias
     row.add(Linear("mlp_up", (source,), "mlp_up", config.hidden, widths, bias, "column", names, selective="mlp", after_norm=alone))
     if config.gated:
-        row.add(GatedActivation("mlp_activation", (row.last,), "mlp_activation", config.mlp, config.activation))
+        row.add(GatedActivation("mlp_activation", (row.last,), "mlp_activation", config.mlp, config.activation, bounded=config.clamp_mlp))
     else:
         row.add(Activation("mlp_activation", (row.last,), "mlp_activation", config.mlp, config.activation, "column", "mlp"))
     if config.activation_dropout:
@@ -91,6 +91,7 @@ def _experts(config: TransformerConfig, experts: Experts, source: str, router: s
         bias=experts.bias,
         clamp=experts.clamp,
         wide_sum=experts.wide_sum,
+        bounded=config.clamp_mlp,
         latent=experts.latent,
         router_source=router,
         scaled=experts.scaled,

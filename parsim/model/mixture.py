@@ -341,6 +341,7 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
     bias: bool = False,
     clamp: bool = False,
     wide_sum: bool = False,
+    bounded: bool = False,
     latent: int = 0,
     router_source: str = "",
     scaled: bool = False,
@@ -363,7 +364,9 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
     up, product = (tensor("up"),), tensor("product")
     activation: Operator = Activation(tensor("activation"), up, product, width, kind, "column", "moe_act", copies=top_k)
     if gated:
-        activation = GatedActivation(tensor("activation"), up, product, width, kind, selective="moe_act", copies=top_k, clamp=clamp)
+        activation = GatedActivation(
+            tensor("activation"), up, product, width, kind, selective="moe_act", copies=top_k, clamp=clamp, bounded=bounded
+        )
     operators: list[Operator] = [
         Router(
             tensor("router"), (router_source or source,), tensor("choice"), hidden, experts, top_k, router_bias, router_fp32,
@@ -396,7 +399,7 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
     up, product = (tensor("shared_up"),), tensor("shared_product")
     shared: Operator = Activation(tensor("shared_activation"), up, product, shared_width, kind, "column", again)
     if gated:
-        shared = GatedActivation(tensor("shared_activation"), up, product, shared_width, kind, selective=again)
+        shared = GatedActivation(tensor("shared_activation"), up, product, shared_width, kind, selective=again, bounded=bounded)
     operators += [
         Linear(
             tensor("shared_up_projection"), (source,), tensor("shared_up"), hidden, widths, False, "column",

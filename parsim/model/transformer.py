@@ -114,6 +114,8 @@ class TransformerConfig:
     """gelu-new is the unfused tanh formula of Hugging Face's GPT-2; gelu-tanh the fused kernel; xielu has two weights (Apertus)"""
     gated: bool = False
     """gate and up projections multiplied (SwiGLU, GeGLU)"""
+    clamp_mlp: bool = False
+    """what the activation makes of the gate, and up, are bounded, in experts, too (Step 3.5)"""
     channel_mixing: bool = False
     """the MLP reads each token mixed with the one before it, and a projection of a second such mix gates what it makes (RWKV)"""
     query_key_value_bias: bool = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from decoders import COHERE_EXPERTS, DECODERS, GROUPED, HEADS, LATENT, MIMO, PARAMETERS
+from decoders import COHERE_EXPERTS, DECODERS, GROUPED, HEADS, LATENT, MIMO, PARAMETERS, STEP
 
 from parsim import load, simulate
 from parsim.errors import ModelError, ParsimError
@@ -25,6 +25,7 @@ from parsim.model.workload import Workload
 DSA: dict[str, Any] = {**LATENT, "model_type": "glm_moe_dsa", "index_n_heads": 2, "index_head_dim": 16, "index_topk": 8}
 INDEXER = 24 * 2 * 16 + 64 * 16 + 2 * 16 + 64 * 2
 """parameters of one layer's"""
+SLIDING: dict[str, Any] = {"layer_types": ["full_attention", *["sliding_attention"] * 3], "sliding_window": 8}
 AT = Workload(batch=2, sequence=64)
 
 
@@ -92,6 +93,24 @@ def test_heads_by_the_kind_of_layer_with_a_gate_for_each() -> None:
     assert [(gate.heads, gate.features, gate.wide) for gate in gates] == [(4, 96, True), *[(6, 144, True)] * 3]
     assert model.key_value_heads == {"key-value heads": 2, "heads of layers that see all keys": 4}
     assert attention_width(model) == 24 * (4 + 3 * 6) / 4
+
+
+def test_step_3_5_as_transformers_writes_it_and_as_the_files_beside_the_weights_do() -> None:
+    model = built("step3p5", STEP)
+    assert [(core.heads, core.window) for core in cores(model)] == [(4, 0), *[(6, 8)] * 3]
+    assert ["mixture.router" in words(model, layer) for layer in range(4)] == [False, True, True, True]
+    attention = 3 * (64 * (6 + 2 * 2) * 24 + 6 * 24 * 64 + 64 * 6) + 64 * (4 + 2 * 2) * 24 + 4 * 24 * 64 + 64 * 4 + 4 * 2 * 24
+    experts = 3 * ((4 * 48 + 32) * 3 * 64 + 4 * 64)
+    assert parameter_count(model) == 2 * 320 * 64 + attention + 3 * 64 * 176 + experts + 9 * 64
+    published = {key: value for key, value in STEP.items() if key not in ("num_sliding_attention_heads", "mlp_layer_types")} | {
+        "layer_types": [*STEP["layer_types"], "sliding_attention"], "num_nextn_predict_layers": 1, "moe_layers_enum": "1,2,3",
+        "attention_other_setting": {"attention_type": "sliding_attention", "num_attention_heads": 6, "num_attention_groups": 2,
+                                    "head_dim": 24},
+        "partial_rotary_factors": [0.5, 1.0, 1.0, 1.0, 1.0], "use_head_wise_attn_gate": True, "moe_router_activation": "sigmoid",
+    }  # fmt: skip
+    saved = {**STEP, "per_layer_config": {str(layer): {"num_attention_heads": 6} for layer in (1, 2, 3)}}
+    assert read_config({"model_type": "step3p5", **published}) == read_config({"model_type": "step3p5", **STEP})
+    assert read_config({"model_type": "step3p5", **saved}) == read_config({"model_type": "step3p5", **STEP})
 
 
 def test_a_gate_for_every_head_keeps_the_output_and_a_few_numbers() -> None:
@@ -259,7 +278,10 @@ def test_a_step_of_two_ranks(name: str) -> None:
         ("xglm", {**DECODERS["xglm"][1], "add_cross_attention": True}, "add_cross_attention"),
         ("modernbert-decoder", {**DECODERS["modernbert-decoder"][1], "classifier_bias": True}, "classifier_bias"),
         ("minimax_m3_vl_text", GROUPED, "attention to blocks of keys"),
-        ("step3p5", GROUPED, "bounds of the gated MLP in some layers alone"),
+        ("step3p5", {**GROUPED, "partial_rotary_factors": [0.5]}, "must have a share for each of 4 layers"),
+        ("step3p5", {**GROUPED, "attention_other_setting": {"head_dim": 64}, **SLIDING}, "differ in more than their number of heads"),
+        ("step3p5", {**GROUPED, "per_layer_config": {"0": {"head_dim": 64}}, **SLIDING}, "per_layer_config"),
+        ("step3p7", {"text_config": GROUPED}, "its text alone can be trained"),
         ("qwen4_exp_text", GROUPED, "embeddings of several words"),
         ("glm5_next_text", GROUPED, "hyper-connections"),
         ("hy_v4", GROUPED, "hyper-connections"),

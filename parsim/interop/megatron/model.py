@@ -345,6 +345,7 @@ def _refusals(draft: ExportDraft, config: TransformerConfig) -> None:
         ),
         ("full_attention", config.full_attention is not None, "all layers have heads of one size there"),
         ("value_dim", bool(config.value_dim), "values are as wide as keys there"),
+        ("clamp_mlp", config.clamp_mlp, "what an activation makes of the gate is not bounded there"),
         ("scale_values", config.scale_values, "values are not multiplied by a constant there"),
         ("head_gate", config.head_gate != "none", "a gate has a number for every feature there, not for every head"),
         ("sinks_in_windows", config.attention_sinks and config.sinks_in_windows, "all layers have sinks there, or none"),

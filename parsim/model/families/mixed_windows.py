@@ -167,6 +167,96 @@ LAGUNA = member(
 )  # fmt: skip
 
 
+# Step 3.5 and the text of Step 3.7
+
+
+def _sliding_heads(tree: Mapping[str, Any], types: Sequence[str], heads: int, kv_heads: int) -> int:
+    """Heads of layers of a window: a number, a setting of the files beside the weights, or those of single layers."""
+    other, layers = tree.get("attention_other_setting"), tree.get("per_layer_config")
+    said = tree.get("num_sliding_attention_heads")
+    if other is not None:
+        usual = {"num_attention_groups": kv_heads, "head_dim": tree.get("head_dim", 128), "attention_type": _WINDOW}
+        known = {*usual, "num_attention_heads", "true_head_dim"}
+        if not isinstance(other, Mapping) or set(other) - known or any(other.get(key, size) != size for key, size in usual.items()):
+            text = "layers of a window that differ in more than their number of heads are not supported yet"
+            raise ModelError(Finding(text, "attention_other_setting", other, "num_attention_heads alone"))
+        said = other.get("num_attention_heads") if said is None else said
+    if layers:
+        own = {str(layer): {"num_attention_heads": said} for layer, kind in enumerate(types) if kind == _WINDOW}
+        if not isinstance(layers, Mapping) or {str(layer): changes for layer, changes in layers.items()} != own:
+            text = "layers that differ in more than num_sliding_attention_heads are not supported yet"
+            raise ModelError(Finding(text, "per_layer_config", layers, "leave it out"))
+    size = heads if said is None else said
+    if type(size) is not int or size < 1:
+        raise ModelError(Finding("must be a number of heads", "num_sliding_attention_heads", size, _OWN_FILE))
+    return size
+
+
+def _step(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    """Lists of the files beside the weights go on for the modules that predict further words."""
+    layers = int(fields["layers"])
+    kinds = tree.get("layer_types")
+    further = int(tree.get("num_nextn_predict_layers") or 0)
+    if kinds and len(kinds) == layers + further:
+        kinds = kinds[:layers]
+    types = _typed(fields, {**tree, "layer_types": kinds}, _all_full, tree.get("sliding_window"))
+    heads, kv_heads = int(fields["heads"]), int(fields.get("kv_heads") or 8)
+    if _WINDOW in types:
+        fields["heads"] = _sliding_heads(tree, types, heads, kv_heads)
+    by_layer = tree.get("partial_rotary_factors")
+    shares = rotary_shares(tree, {_FULL: 1.0, _WINDOW: 1.0})
+    if isinstance(by_layer, list) and len(by_layer) in (layers, layers + further):
+        shares |= {kind: rotary_shares({"partial_rotary_factor": by_layer[types.index(kind)]}, {kind: 1.0})[kind] for kind in set(types)}
+    elif by_layer is not None:
+        raise ModelError(Finding(f"must have a share for each of {layers} layers", "partial_rotary_factors", by_layer, _OWN_FILE))
+    _by_kind(fields, types, shares, heads=heads)
+    return _step_experts(fields, tree, layers) | set(
+        words(
+            "layer_types sliding_window num_sliding_attention_heads attention_other_setting per_layer_config rope_parameters "
+            "partial_rotary_factor partial_rotary_factors num_nextn_predict_layers"
+        )
+    )
+
+
+def _step_experts(fields: Fields, tree: Mapping[str, Any], layers: int) -> set[str]:
+    """The first three layers are dense where the config is silent."""
+    said, kinds = tree.get("moe_layers_enum"), tree.get("mlp_layer_types")
+    if kinds is None:
+        numbers = said.split(",") if isinstance(said, str) else range(min(3, layers), layers) if said is None else said
+        if not isinstance(numbers, Sequence) or any(not str(number).strip().isdigit() for number in numbers if str(number).strip()):
+            raise ModelError(Finding("must name the layers that have experts", "moe_layers_enum", said, "3,4,5"))
+        sparse = {int(number) for number in numbers if str(number).strip()}
+        kinds = ["sparse" if layer in sparse else "dense" for layer in range(layers)]
+    return dense_first(fields, {**tree, "mlp_layer_types": kinds[:layers]}) | {"moe_layers_enum"}
+
+
+STEP = member(
+    "step3p5",
+    {
+        "head_dim": 128, "norm_offset": True, "norm_in_fp32": True, "query_key_norm": True, "head_gate": "sigmoid",
+        "rotary_concatenates": True, "clamp_mlp": True, "experts": {"router_bias": True, "renormalise": True},
+    },
+    {
+        **BIASES, "mlp_bias": "mlp_bias", "num_attention_groups": "kv_heads", "n_routed_experts": "experts.count",
+        "moe_num_experts": "experts.count", "num_local_experts": "experts.count", "num_experts_per_tok": "experts.top_k",
+        "moe_top_k": "experts.top_k", "moe_intermediate_size": "experts.mlp", "share_expert_dim": "experts.shared",
+        "share_expert_dims": "experts.shared",
+    },
+    (*REGISTRATION[:3], "attention_gate", "mlp_up", "mlp_down", "mixture.router", "mixture.experts", "mixture.shared", *REGISTRATION[-2:]),
+    stated={
+        "gating": (True, "per-head"), "use_bidirectional_attention": (False,), "use_head_wise_attn_gate": (True,),
+        "use_moe_router_bias": (True,), "moe_router_activation": ("sigmoid",), "att_impl_type": ("GQA",), "moe_every_n_layer": (1,),
+        "norm_expert_weight": (True,), "zero_centered": (True,),
+    },
+    # bounds of gate and up are there in every layer, infinite where none is said
+    harmless=ROUTER | words(
+        "moe_router_scaling_factor swiglu_limits swiglu_limits_shared mtp_layer_types mtp_mlp_layer_types yarn_only_types max_seq_len "
+        "need_fp32_gate"
+    ),
+    adjust=_step,
+)._replace(classes={"Step3p7TextModel": "encoder"})  # fmt: skip
+
+
 # Granite with windows
 
 
@@ -270,4 +360,4 @@ AFMOE = member(
     adjust=_afmoe,
 )  # fmt: skip
 
-FAMILIES = (MIMO_V2, LAGUNA, GRANITE_SWA, GRANITE_MOE_SWA, MELLUM, AFMOE)
+FAMILIES = (MIMO_V2, LAGUNA, STEP, GRANITE_SWA, GRANITE_MOE_SWA, MELLUM, AFMOE)

@@ -124,7 +124,8 @@ GLM_DSA = DEEPSEEK_V32._replace(
         "latent": {"chosen": 2048, "index_heads": 32},
         "experts": {**DEEPSEEK_V32.structure["experts"], "dense_layers": 3},
     },
-    harmless=DEEPSEEK_V32.harmless | words("indexer_rope_interleave"),
+    stated={**DEEPSEEK_V32.stated, "moe_router_dtype": ("float32",)},
+    harmless=DEEPSEEK_V32.harmless | words("indexer_rope_interleave index_share_for_mtp_iteration"),
     adjust=together(deepseek, dense_first, _indexers),
 )
 

@@ -99,13 +99,12 @@ def unrotated(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
 
 def dense_first(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     """Which layers have experts: ``mlp_layer_types``, or the layers without any in ``mlp_only_layers``; the first ones may be dense."""
-    layers = int(fields["layers"])
     kinds, alone = tree.get("mlp_layer_types"), tree.get("mlp_only_layers")
     dense = [i for i, kind in enumerate(kinds) if kind == "dense"] if kinds else sorted(alone or ())
     if dense != list(range(len(dense))):
         key = "mlp_layer_types" if kinds else "mlp_only_layers"
         raise ModelError(Finding(f"{key}: dense layers behind layers with experts are not supported yet", key, tree[key]))
-    if dense and len(dense) < layers:
+    if dense:
         fields.setdefault("experts", {})["dense_layers"] = len(dense)
     return {"mlp_layer_types", "mlp_only_layers"}
 

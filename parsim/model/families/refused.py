@@ -50,9 +50,10 @@ REFUSED: Mapping[str, str] = {
     "reformer": "hashed attention and reversible layers",
     "chatglm2": "write chatglm, as the model's own file does",
     **dict.fromkeys(
-        ("minimax_m3_vl_text", "minimax_m3_vl"), "attention to blocks of keys that an indexer chooses for every group of heads"
+        ("minimax_m3", "minimax_m3_vl_text", "minimax_m3_vl"),
+        "attention to blocks of keys that an indexer chooses for every group of heads",
     ),
-    **dict.fromkeys(("step3p5", "step3p7"), "bounds of the gated MLP in some layers alone"),
+    "step3p7": "a tower of images with convolutions behind it; its text alone can be trained: write its text_config as a config of its own",
     **dict.fromkeys(
         ("qwen4_exp", "qwen4_exp_text"),
         "embeddings of several words, per-layer embeddings, gated residuals and keys that an indexer chooses",

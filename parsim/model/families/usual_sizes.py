@@ -122,6 +122,8 @@ axk1: hidden_size 7168 num_hidden_layers 61 intermediate_size 18432 num_attentio
   kv_lora_rank 512 n_routed_experts 192 num_experts_per_tok 8 moe_intermediate_size 2048
 laguna: hidden_size 2048 num_hidden_layers 40 intermediate_size 8192 num_attention_heads 48 vocab_size 100352 num_key_value_heads 8
   num_experts 256 num_experts_per_tok 8 moe_intermediate_size 512 shared_expert_intermediate_size 512
+step3p5: hidden_size 4096 num_hidden_layers 45 intermediate_size 11264 num_attention_heads 64 vocab_size 128815 num_key_value_heads 8
+  n_routed_experts 288 num_experts_per_tok 8 moe_intermediate_size 1280 share_expert_dim 1280
 granite_swa: hidden_size 2560 num_hidden_layers 24 intermediate_size 8192 num_attention_heads 20 vocab_size 100352 num_key_value_heads 4
 granitemoe_swa: hidden_size 4096 num_hidden_layers 32 intermediate_size 11008 num_attention_heads 32 vocab_size 32000
   num_local_experts 8 num_experts_per_tok 2
