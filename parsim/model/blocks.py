@@ -103,7 +103,6 @@ def architecture_facts(config: TransformerConfig) -> dict[str, object]:
     facts["shared_mlp"] = 0 if experts is None else experts.shared
     facts["latent"] = latent is not None
     facts["chosen_keys"] = latent.chosen if latent is not None else 0
-    facts["shares_indexers"] = latent is not None and "S" in latent.indexers
     facts["mixer"] = config.mixer.kind if config.mixer is not None else ""
     facts["attention_layers"] = config.attention_layers
     if config.image is not None:

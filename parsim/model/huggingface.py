@@ -91,6 +91,7 @@ KINDS = {
     "mlp_layer_types": _TEXTS,
     "mlp_only_layers": _LIST,
     "indexer_types": _TEXTS,
+    "num_nextn_predict_layers": _WHOLE,
     "index_topk_freq": _WHOLE,
     "index_skip_topk_offset": _WHOLE,
     "attn_type_list": _LIST,

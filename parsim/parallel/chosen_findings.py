@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from parsim.errors import Finding
 from parsim.model.model import Model
+from parsim.model.sparse_attention import LightningIndexer, SparseCore
 from parsim.parallel.settings import Parallelism
+from parsim.parallel.stages import CheckpointGroup, checkpoint_groups
 from parsim.parallel.training import Training
+
+if TYPE_CHECKING:
+    from parsim.parallel.plan import Plan
 
 
 def chosen_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:
@@ -24,19 +32,42 @@ def chosen_findings(model: Model, training: Training, parallelism: Parallelism) 
     if training.attention == "eager":
         text = f"{what} has its own kernels; eager attention with masked scores of all keys is not supported yet"
         findings.append(Finding(text, "training.attention", "eager", "leave it out"))
-    return findings + (_shared_findings(training, parallelism) if model.facts.get("shares_indexers") else [])
+    return findings
 
 
-def _shared_findings(training: Training, parallelism: Parallelism) -> list[Finding]:
-    """What layers that read the keys which an earlier one chose do not go with: those numbers leave their layer.
+def shared_findings(plan: Plan) -> list[Finding]:
+    """Layers that would read keys which a layer of another stage, or outside of their checkpoint, chose.
 
-    A checkpointed layer would have to be given them again, a stage to be sent them; no public stack says how.
+    A stage would have to be sent that choice, a checkpoint to keep it; no public stack says how (sgl-project/sglang refuses such stages).
     """
     findings = []
-    if parallelism.pipeline.size > 1:
-        text = "not supported yet: pipeline stages of layers that share an indexer, whose choice would have to be sent"
-        findings.append(Finding(text, "parallel.pipeline.size", parallelism.pipeline.size, "use tensor, expert or data parallelism"))
-    if training.recompute.mode not in ("none", "selective"):
-        text = "not supported yet: layers that are recomputed as a whole and share an indexer, whose choice would have to be kept"
-        findings.append(Finding(text, "training.recompute", training.recompute.mode, "use selective, or none"))
+    if not all(_chooses(plan.model, chunk.blocks) for chunk in plan.chunks):
+        text = "not supported yet: a pipeline stage that begins with a layer without an indexer, which an earlier stage has"
+        hint = "cut before layers that have one (pipeline.split), or use tensor, expert or data parallelism"
+        findings.append(Finding(text, "parallel.pipeline.size", plan.parallelism.pipeline.size, hint))
+    recompute = plan.training.recompute
+    if not findings and any(_leaves(plan.model, checkpoint_groups(recompute, plan.model, chunk.blocks)) for chunk in plan.chunks):
+        text = "not supported yet: recomputation that parts a layer without an indexer from the one that has it, whose choice would be kept"
+        findings.append(Finding(text, "training.recompute", recompute.mode, "use selective, or none"))
     return findings
+
+
+def _leaves(model: Model, groups: Sequence[CheckpointGroup]) -> bool:
+    """Whether a choice leaves a group that is recomputed, or comes into one."""
+    chosen_in: CheckpointGroup | None = None
+    for group in groups:
+        for number in group.blocks:
+            if not _chooses(model, (number,)):
+                parted = chosen_in is not group and (group.checkpoint or (chosen_in is not None and chosen_in.checkpoint))
+                if parted:
+                    return True
+            elif any(isinstance(one, SparseCore) for one in model.blocks[number].operators):
+                chosen_in = group
+    return False
+
+
+def _chooses(model: Model, blocks: Sequence[int]) -> bool:
+    """Whether the first of `blocks` with attention to chosen keys, if there is any, chooses them by itself."""
+    rows = [model.blocks[number].operators for number in blocks]
+    first = next((row for row in rows if any(isinstance(one, SparseCore) for one in row)), None)
+    return first is None or any(isinstance(one, LightningIndexer) for one in first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from parsim import load, simulate
 from parsim.errors import ModelError, ParsimError
 from parsim.model.attention import AttentionCore
 from parsim.model.catalogue import build_model
+from parsim.model.families import MODEL_TYPES
 from parsim.model.flops import attention_width
 from parsim.model.gated_convolution import GateProduct
 from parsim.model.huggingface import read_config
@@ -171,12 +173,19 @@ JOB: dict[str, Any] = {
 }
 
 
-def test_what_a_shared_choice_does_not_go_with() -> None:
+def test_stages_and_checkpoints_begin_with_layers_that_choose() -> None:
     tree = {**JOB, "model": {**DSA, "indexer_types": ["full", "shared"] * 2}}
+    stages = {"pipeline": {"size": 2}, "data": {"size": 1}}
     assert simulate(load(tree)).fits
+    assert simulate(load({**tree, "parallel": stages})).fits
+    assert simulate(load({**tree, "training": {**JOB["training"], "recompute": {"every": 2}}})).fits
     for change, message in (
-        ({"training": {**JOB["training"], "recompute": "full"}}, "recomputed as a whole and share an indexer"),
-        ({"parallel": {"pipeline": {"size": 2}, "data": {"size": 1}}}, "stages of layers that share an indexer"),
+        ({"training": {**JOB["training"], "recompute": "full"}}, "recomputation that parts a layer"),
+        ({"training": {**JOB["training"], "recompute": {"blocks": 1}}}, "recomputation that parts a layer"),
+        (
+            {"parallel": {**stages, "pipeline": {"size": 2, "split": [1, 3]}}},
+            "a pipeline stage that begins with a layer without an indexer",
+        ),
     ):
         with pytest.raises(ParsimError, match=message):
             simulate(load({**tree, **change}))
@@ -310,3 +319,34 @@ def test_contradictions(changes: dict[str, Any], message: str) -> None:
     base = {"family": "llama", "hidden": 64, "layers": 4, "heads": 4, "vocabulary": 320, "head_dim": 16}
     with pytest.raises(ModelError, match=message):
         build_model({**base, **changes}, name="changed", base_lookup=lambda _: {})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mimo_v2_flash",
+        "laguna",
+        "granite_swa",
+        "lfm2",
+        "kimi_linear",
+        "cohere2_moe",
+        "afmoe",
+        "mellum",
+        "glm_moe_dsa with shared indexers",
+        "step",
+    ],
+)
+def test_strange_values_are_findings(name: str) -> None:
+    """No value under any key ends in anything but a model or a finding."""
+    kind, values = ("step3p5", STEP) if name == "step" else DECODERS[name]
+    family = MODEL_TYPES[kind]
+    further = (
+        "layer_types sliding_window hybrid_layer_pattern moe_layer_freq rope_parameters num_attention_heads_per_layer gating_types "
+        "layer_rope_theta full_attn_idxs block_ff_dim block_multiple_of conv_L_cache linear_attn_config num_shared_experts "
+        "mlp_layer_types mlp_only_layers moe_layers_enum attention_other_setting per_layer_config partial_rotary_factors "
+        "num_nextn_predict_layers index_topk_pattern index_topk_freq first_k_dense_replace sliding_window_pattern"
+    )
+    for key in {*values, *family.keys, *family.stated, *further.split()}:
+        for value in ("x", [], [1] * 4, ["x"] * 4, [None] * 4, {"a": 1}, -1, 1.5, True, 0, 10**12, None):
+            with contextlib.suppress(ModelError):
+                read_config({"model_type": kind, **values, key: value})

@@ -218,12 +218,12 @@ COHERE2 = COHERE._replace(
 def _cohere2_moe(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     """Every fourth layer sees all keys, counted behind the first dense ones; those have rotary positions in any case."""
     layers = int(fields["layers"])
-    first, every, dense_every = (
-        int(tree.get(key) or usual)
-        for key, usual in (
-            ("first_k_dense_replace", 0), ("sliding_window_pattern", 4), ("prefix_dense_sliding_window_pattern", 1),
-        )
-    )  # fmt: skip
+    usual_numbers = {"first_k_dense_replace": 0, "sliding_window_pattern": 4, "prefix_dense_sliding_window_pattern": 1}
+    numbers = [usual if tree.get(key) is None else tree[key] for key, usual in usual_numbers.items()]
+    for key, number in zip(usual_numbers, numbers, strict=True):
+        if type(number) is not int or number < (key != "first_k_dense_replace"):
+            raise ModelError(Finding(f"must be a number of layers, is {repr(number)[:60]}", key, number, f"{usual_numbers[key]}"))
+    first, every, dense_every = numbers
     first = min(first, layers)
     full, window = "full_attention", "sliding_attention"
     usual = [window if (i + 1) % dense_every else full for i in range(first)]

@@ -100,6 +100,8 @@ def unrotated(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
 def dense_first(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     """Which layers have experts: ``mlp_layer_types``, or the layers without any in ``mlp_only_layers``; the first ones may be dense."""
     kinds, alone = tree.get("mlp_layer_types"), tree.get("mlp_only_layers")
+    if alone and any(type(layer) is not int for layer in alone):
+        raise ModelError(Finding("must be numbers of layers", "mlp_only_layers", alone, "take it from the model's own config.json"))
     dense = [i for i, kind in enumerate(kinds) if kind == "dense"] if kinds else sorted(alone or ())
     if dense != list(range(len(dense))):
         key = "mlp_layer_types" if kinds else "mlp_only_layers"
