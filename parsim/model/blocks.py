@@ -163,7 +163,8 @@ def embed_words(config: TransformerConfig, vocabulary: int, row: Row, words: str
     if projected:
         row.add(Linear("project_in", (row.last,), "project_in", width, (config.hidden,), bias=False))
     if positions and not at_once:
-        row.add(Prefix("positions", (row.last,), "positions", config.hidden, positions, tokens=0, trainable=not frozen))
+        computed = config.positions_computed
+        row.add(Prefix("positions", (row.last,), "positions", config.hidden, positions, tokens=0, trainable=not frozen, buffer=computed))
     if config.embedding_norm:
         row.add(norm(replace(config, hidden=width) if last else config, "embedding_norm", row.last))
     if config.embedding_dropout:

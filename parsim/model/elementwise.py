@@ -300,6 +300,8 @@ class Prefix(Layer):
     split: Split = "replicated"
     selective: str = ""
     trainable: bool = True
+    buffer: bool = False
+    """the positions are no parameter"""
 
     def parameters(self) -> tuple[Parameter, ...]:
         """Class tokens and positions."""
@@ -307,7 +309,9 @@ class Prefix(Layer):
         if self.mask_token:
             shapes["mask_token"] = (1, self.width)
         shapes["position_embeddings"] = (1, self.positions, self.width)
-        return tuple(Parameter(f"{self.name}.{name}", shape, trainable=self.trainable) for name, shape in shapes.items())
+        return tuple(
+            Parameter(f"{self.name}.{name}", shape, trainable=self.trainable, buffer=self.buffer) for name, shape in shapes.items()
+        )
 
     def training_work(self, at: Workload) -> Work:
         """A copy and an add."""

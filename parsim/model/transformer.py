@@ -68,6 +68,8 @@ class TransformerConfig:
     causal: bool = True
     position: Literal["learned", "rotary", "alibi", "none", "sinusoidal"] = "learned"
     """sinusoidal: a frozen table (Pegasus, Marian)"""
+    positions_computed: bool = False
+    """with sinusoidal: the table is a buffer (XGLM)"""
     position_offset: int = 0
     """extra rows of the position table (OPT: 2)"""
     relative_buckets: int = 0

@@ -202,10 +202,9 @@ def _xglm(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
 XGLM = OPT._replace(
     name="xglm",
     model_type="xglm",
-    # its table of sines is a buffer
     structure={
-        **OPT.structure, "upcast_softmax": False, "activation": "gelu", "position": "none", "embedding_dropout": True,
-        "attention_dropout": True, "bounded_scores": True,
+        **OPT.structure, "upcast_softmax": False, "activation": "gelu", "position": "sinusoidal", "positions_computed": True,
+        "positions_per_sample": False, "embedding_dropout": True, "attention_dropout": True, "bounded_scores": True,
     },
     keys={
         "d_model": "hidden", "num_layers": "layers", "attention_heads": "heads", "ffn_dim": "mlp", "vocab_size": "vocabulary",
