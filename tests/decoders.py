@@ -40,6 +40,20 @@ FALCON: dict[str, Any] = {
     "max_position_embeddings": 64,
 }
 
+COHERE_EXPERTS: dict[str, Any] = {
+    **HEADS, "num_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8, "sliding_window_pattern": 2,
+}  # fmt: skip
+STEP: dict[str, Any] = {
+    **HEADS, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "share_expert_dim": 32, "sliding_window": 8,
+    "layer_types": ["full_attention", *["sliding_attention"] * 3], "num_sliding_attention_heads": 6,
+    "mlp_layer_types": ["dense", *["sparse"] * 3], "swiglu_limits": [0.0, 0.0, 0.0, 7.0], "partial_rotary_factors": [0.5, 1.0, 1.0, 1.0],
+}  # fmt: skip
+"""of a type whose class in transformers has no head"""
+MIMO: dict[str, Any] = {
+    **HEADS, "v_head_dim": 16, "num_key_value_heads": 1, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48,
+    "sliding_window": 8,
+}  # fmt: skip
+
 DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3_text": ("gemma3_text", {**HEADS, "sliding_window": 8}),
     "gemma3_text, a window in every layer but one": (
@@ -124,6 +138,83 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "glm_moe_dsa": (
         "glm_moe_dsa",
         {**LATENT, "index_n_heads": 2, "index_head_dim": 16, "index_topk": 8},
+    ),
+    "glm_moe_dsa with shared indexers": (
+        "glm_moe_dsa",
+        {**LATENT, "index_n_heads": 2, "index_head_dim": 16, "index_topk": 8, "indexer_types": ["full", "shared", "full", "shared"]},
+    ),
+    "axk1": ("axk1", {**LATENT, "n_group": 2, "topk_group": 1}),
+    "hy_v3": (
+        "hy_v3",
+        {**HEADS, "num_experts": 4, "num_experts_per_tok": 2, "num_shared_experts": 2, "moe_intermediate_size": 48},
+    ),
+    "hy_v3 with biases": (
+        "hy_v3",
+        {
+            **HEADS, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "attention_bias": True,
+            "enable_moe_fp32_combine": False, "mlp_layer_types": ["dense"] * 2 + ["sparse"] * 2,
+        },
+    ),
+    "mimo_v2_flash": ("mimo_v2_flash", MIMO),
+    "mimo_v2_flash with biases": (
+        "mimo_v2_flash", {**MIMO, "attention_bias": True, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]},
+    ),
+    "laguna": (
+        "laguna",
+        {
+            **HEADS, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "shared_expert_intermediate_size": 32,
+            "sliding_window": 8, "layer_types": ["full_attention", *["sliding_attention"] * 3],
+            "num_attention_heads_per_layer": [4, 6, 6, 6],
+        },
+    ),
+    "granite_swa": ("granite_swa", {**GROUPED, "sliding_window": 8}),
+    "granite_swa with biases": (
+        "granite_swa",
+        {
+            **GROUPED, "sliding_window": 8, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False,
+            "layer_rope_theta": [0, 1e4, 1e4, 1e4],
+        },
+    ),
+    "granitemoe_swa": ("granitemoe_swa", {**EXPERTS, "sliding_window": 8, "shared_intermediate_size": 96}),
+    "mellum": (
+        "mellum",
+        {
+            **HEADS, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "sliding_window": 8,
+            "layer_types": ["sliding_attention", "full_attention"] * 2, "mlp_layer_types": ["dense", *["sparse"] * 3],
+        },
+    ),
+    "afmoe": (
+        "afmoe", {**HEADS, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "sliding_window": 8},
+    ),
+    "cohere2_moe": ("cohere2_moe", COHERE_EXPERTS),
+    "cohere2_moe with dense layers": (
+        "cohere2_moe",
+        {
+            **COHERE_EXPERTS, "first_k_dense_replace": 1, "prefix_dense_intermediate_size": 176, "num_shared_experts": 2,
+            "expert_selection_fn": "sigmoid", "rms_norm_eps": 1e-6,
+        },
+    ),
+    "nanochat": ("nanochat", {**GROUPED, "final_logit_softcapping": 15.0}),
+    "biogpt": ("biogpt", SIZES),
+    "xglm": (
+        "xglm", {"d_model": 64, "ffn_dim": 176, "num_layers": 4, "attention_heads": 4, "vocab_size": 320, "max_position_embeddings": 64},
+    ),
+    "modernbert-decoder": ("modernbert-decoder", {**SIZES, "cls_token_id": 0, "sep_token_id": 0, "local_attention": 16}),
+    "lfm2": ("lfm2", {**GROUPED, "layer_types": ["conv", "conv", "full_attention", "conv"]}),
+    "lfm2 with biases": ("lfm2", {**GROUPED, "layer_types": ["conv", "full_attention"] * 2, "conv_bias": True, "conv_L_cache": 4}),
+    "lfm2_moe": (
+        "lfm2_moe",
+        {
+            **GROUPED, "layer_types": ["conv", "conv", "full_attention", "conv"], "num_dense_layers": 1, "num_experts": 4,
+            "num_experts_per_tok": 2, "moe_intermediate_size": 48,
+        },
+    ),
+    "kimi_linear": (
+        "kimi_linear",
+        {
+            **{key: value for key, value in LATENT.items() if key not in ("n_routed_experts", "q_lora_rank")}, "num_experts": 4,
+            "layer_types": ["linear_attention"] * 3 + ["full_attention"], "linear_head_dim": 16, "linear_num_heads": 4,
+        },
     ),
     "internlm3": ("internlm3", HEADS),
     "gptj": ("gptj", {**GPT, "rotary_dim": 8}),
@@ -212,7 +303,7 @@ PARAMETERS: dict[str, int] = {
     "olmo3": 226_240, "olmoe": 632_768, "exaone4": 225_984, "exaone4 without windows": 225_984, "smollm3": 205_376,
     "smollm3 with biases": 228_288, "granite": 225_856, "granite with biases": 228_288, "granitemoe": 632_384,
     "granitemoeshared": 706_112, "helium": 225_856, "arcee": 205_376, "apertus": 180_936, "nemotron": 205_952,
-    "hunyuan_v1_dense": 250_624, "hunyuan_v1_moe": 792_320, "ernie4_5": 229_952, "ernie4_5 with biases": 232_640, "ernie4_5_moe": 270_656,
+    "hunyuan_v1_dense": 250_624, "hunyuan_v1_moe": 792_320, "ernie4_5": 229_952, "ernie4_5 with biases": 232_640, "ernie4_5_moe": 270_668,
     "seed_oss": 251_200, "ministral": 250_432, "ministral3": 250_432, "minimax_m2": 657_536, "dots1": 315_904, "hyperclovax": 226_368,
     "vaultgemma": 229_952, "cwm": 250_432, "jais2": 207_936, "flex_olmo": 632_768, "solar_open": 300_608, "exaone_moe": 263_616,
     "youtu": 214_816, "minicpm3": 214_816, "glm4_moe_lite": 260_384, "glm_moe_dsa": 255_648, "internlm3": 250_432, "gptj": 140_608,
@@ -223,6 +314,10 @@ PARAMETERS: dict[str, int] = {
     "falcon_mamba": 85_952, "jamba": 463_720, "jamba without experts": 309_464, "qwen3_5_text": 247_096, "qwen3_5_moe_text": 285_240,
     "granitemoehybrid": 760_136, "granitemoehybrid without experts": 200_432, "nemotron_h with experts": 149_656, "bamba": 261_872,
     "rwkv": 149_120, "rwkv with other widths": 145_152, "falcon_h1": 346_528, "falcon_h1 with a norm": 347_040,
-    "mpt with clamps": 119_104,
+    "mpt with clamps": 119_104, "glm_moe_dsa with shared indexers": 251_744, "axk1": 273_120, "hy_v3": 315_904,
+    "hy_v3 with biases": 276_736, "mimo_v2_flash": 245_580, "mimo_v2_flash with biases": 246_244, "laguna": 298_892,
+    "granite_swa": 205_392, "granite_swa with biases": 228_304, "granitemoe_swa": 706_128, "mellum": 260_608, "afmoe": 341_004,
+    "cohere2_moe": 636_224, "cohere2_moe with dense layers": 737_344, "nanochat": 180_224, "biogpt": 183_488, "xglm": 179_264,
+    "modernbert-decoder": 226_240, "lfm2": 279_712, "lfm2 with biases": 276_224, "lfm2_moe": 228_256, "kimi_linear": 296_028,
 }  # fmt: skip
-"""of the class for causal language models in transformers 5.23; statistics that no gradient updates are not counted"""
+"""of the class for causal language models in transformers 5.23; buffers are not counted"""

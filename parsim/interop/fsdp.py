@@ -46,6 +46,13 @@ LAYER_CLASSES = {
     "openai-gpt": "Block", "dinov2": "Dinov2Layer", "t5": "T5Block", "mt5": "MT5Block", "umt5": "UMT5Block",
     "bart": "BartDecoderLayer", "mbart": "MBartDecoderLayer", "pegasus": "PegasusDecoderLayer", "marian": "MarianDecoderLayer",
     "m2m-100": "M2M100DecoderLayer", "whisper": "WhisperDecoderLayer", "orion": "OrionDecoderLayer",
+    "mimo-v2-flash": "MiMoV2FlashDecoderLayer", "laguna": "LagunaDecoderLayer", "step3p5": "Step3p7DecoderLayer",
+    "granite-swa": "GraniteSWADecoderLayer", "granitemoe-swa": "GraniteMoeSWADecoderLayer", "mellum": "MellumDecoderLayer",
+    "afmoe": "AfmoeDecoderLayer", "axk1": "AXK1DecoderLayer", "hy-v3": "HYV3DecoderLayer", "lfm2": "Lfm2DecoderLayer",
+    "lfm2-moe": "Lfm2MoeDecoderLayer", "kimi-linear": "KimiLinearDecoderLayer", "cohere2-moe": "Cohere2MoeDecoderLayer",
+    "nanochat": "NanoChatDecoderLayer", "biogpt": "BioGptDecoderLayer", "xglm": "XGLMDecoderLayer",
+    "modernbert-decoder": "ModernBertDecoderLayer", "roberta-prelayernorm": "RobertaPreLayerNormLayer",
+    "megatron-bert": "MegatronBertLayer",
 }  # fmt: skip
 """family -> class of a layer in huggingface/transformers (retnet, gla, gated-deltanet: fla-org/flash-linear-attention)"""
 

@@ -81,9 +81,9 @@ def _cache(model: Model, block: Block, at: Workload) -> Cache | None:
 def _state(block: Block, at: Workload) -> int:
     """Elements of linear attention and of its convolution's last inputs; 0 where the block has none."""
     scan = next((operator for operator in block.operators if isinstance(operator, LinearAttention)), None)
-    if scan is None:
-        return 0
     taps = sum(shard(one.features, at) * (one.taps - 1) for one in block.operators if isinstance(one, ShortConvolution))
+    if scan is None:
+        return taps
     if isinstance(scan, SelectiveScan):
         taps += shard(scan.heads, at) * (scan.convolution - 1)
     taps += sum(one.features for one in block.operators if isinstance(one, TokenShift))

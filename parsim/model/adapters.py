@@ -334,7 +334,7 @@ def _words(linear: Linear) -> tuple[tuple[str, ...], ...]:
         return _shared(GATE), _shared(UP)
     if linear.name.endswith(("shared_up_projection", "shared_down_projection")):
         return (_shared(UP if "up" in linear.name.rpartition(".")[2] else DOWN),)
-    known = {"attention_output": _OUTPUT, "mlp_down": DOWN, "lm_head": _HEAD}
+    known = {"attention_output": _OUTPUT, "attention_gate_projection": ("attention_gate", "g_proj"), "mlp_down": DOWN, "lm_head": _HEAD}
     return (known.get(linear.name, ()),) if not several else ((linear.name,),) * len(linear.out_features)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 
@@ -26,6 +26,8 @@ class Experts:
     """every n-th layer is a mixture"""
     router_bias: bool = False
     """a buffer of E routing biases per layer (DeepSeek-V3's auxiliary-loss-free balancing)"""
+    router_bias_counted: bool = False
+    """those biases are a parameter that gets no gradient, and count as one (ERNIE 4.5)"""
     router_dtype: Literal["activations", "fp32"] = "activations"
     """type of the router's product; fp32: made from copies of tokens and weights (DeepSeek)"""
     renormalise: bool = False
@@ -45,6 +47,10 @@ class Experts:
     its own, and what MLP and experts make is normed before it is added (Gemma 4)"""
     scaled: bool = False
     """the weights of the chosen experts are multiplied by a learned number per expert (Gemma 4)"""
+    wide_sum: bool = False
+    """what they and the shared MLP make is added in fp32 (Hy3); eager only"""
+    output_norm: bool = False
+    """what they and the shared MLP make is normed (A.X K1)"""
     counts: tuple[int, ...] = ()
     """experts of every mixture layer, where they differ (the pyramid of PR-MoE, 2201.05596); () = `count` everywhere"""
 
@@ -53,10 +59,23 @@ class Experts:
 class FullAttention:
     """Heads of the layers that see all keys, where they are others than those of a sliding window (Gemma 4); zeros mean "as there"."""
 
+    heads: int = 0
+    """of queries (Laguna)"""
     kv_heads: int = 0
     head_dim: int = 0
+    rotary_fraction: float = 0.0
     values_from_keys: bool = False
     """keys and values are made of one product, by the norm and the rotation of keys and by the norm of values (``attention_k_eq_v``)"""
+
+    def resolved(self, heads: int, kv_heads: int, head_dim: int, rotary_fraction: float) -> FullAttention:
+        """With what the other layers have in place of zeros."""
+        return replace(
+            self,
+            heads=self.heads or heads,
+            kv_heads=self.kv_heads or kv_heads,
+            head_dim=self.head_dim or head_dim,
+            rotary_fraction=self.rotary_fraction or rotary_fraction,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +110,13 @@ class LatentAttention:
     """heads of the indexer (``index_n_heads``)"""
     index_dim: int = 128
     """width of each (``index_head_dim``)"""
+    indexers: str = ""
+    """F for a layer with an indexer, S for one that reads the keys which the last indexer chose, said once where it repeats (GLM-5.2's
+    ``indexer_types``); '' = every layer has one"""
+
+    def has_indexer(self, layer: int) -> bool:
+        """Whether layer number `layer` (from 0) chooses keys by itself."""
+        return not self.indexers or self.indexers[layer % len(self.indexers)] == "F"
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,10 +45,14 @@ class AttentionCore(Layer):
     expand_kv: bool = False
     """keys and values are copied to all query heads (repeat_kv) instead of shared by the kernel; eager and mem-efficient always
     do (PyTorch's memory-efficient kernel has no grouped queries: ``enable_gqa`` in scaled_dot_product_attention's documentation)"""
+    bounded: bool = False
+    """eager only: scores are bounded below before the softmax, for which they are kept (XGLM)"""
     chunk: int = 0
     """a sample is cut into chunks of so many tokens that do not see each other (Llama 4); 0 = it is not"""
     sinks: bool = False
     """a learned score per head in every softmax, without a value (GPT-OSS)"""
+    sinks_scale: bool = False
+    """eager only: it does not join the softmax, but scales the output by sigmoid(log-sum-exp - score), which is the same (Granite)"""
     replaced: bool = False
     """queries and keys are no longer those of the fused product (rotated, normed), values are"""
     values_apart: bool = False
@@ -221,8 +225,20 @@ class AttentionCore(Layer):
             forward, backward, launches = forward + 2 + 4 + e, backward + e + 4 + 8, [launches[0] + 1, launches[1] + 1]
         if drop:
             forward, backward, launches = forward + 2 * e + 1, backward + 2 * e + 1, [launches[0] + 1, launches[1] + 1]
+        if self.bounded:
+            forward, backward, launches = forward + 2 * e, backward + 4 * e, [launches[0] + 1, launches[1] + 2]
         if capped:
             forward, backward, launches = forward + 6 * e, backward + 7 * e, [launches[0] + 3, launches[1] + 3]
+        if self.bounded:
+            saves.append(Save(f"{self.name}.bounded", e * scores))
+            saved += e
+        scaled: tuple[tuple[Memory, ...], tuple[Memory, ...]] = ((), ())
+        if self.sinks and self.sinks_scale:  # scores are kept for their log-sum-exp, the output for the product
+            rows = heads * s
+            saves += [Save(f"{self.name}.scores", e * scores), Save(f"{self.name}.unscaled", context)]
+            saves.append(Save(f"{self.name}.sink_scale", (e + 4 + (e if e < 4 else 0)) * rows))
+            scaled = (Memory(2 * e * scores, launches=4), Memory(2 * context)), (Memory(5 * context, launches=3), Memory(6 * e * scores))
+            saved += e
         # peaks: two score tensors before the softmax is done; backward, dP beside everything kept, then the softmax's
         # output with its two gradients (and the mask)
         peak = max(saved + e, capped + softmax_element + 2 * e + drop, capped + 3 * softmax_element - (e if upcast else 0))
@@ -233,8 +249,10 @@ class AttentionCore(Layer):
                 gemm(s, d),
                 Memory(forward * scores, launches=launches[0]),
                 gemm(dv, s),
+                *scaled[0],
             ),
             (
+                *scaled[1],
                 gemm(dv, s),
                 gemm(s, dv),
                 Memory(backward * scores, launches=launches[1]),

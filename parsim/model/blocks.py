@@ -6,9 +6,11 @@ rows, embedding and head by vocabulary. Parameters stand in Hugging Face's regis
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, replace
 from functools import lru_cache
 
+from parsim.model.architecture_records import FullAttention
 from parsim.model.attention import AttentionCore, QKNorm, Rotary, RotaryTables
 from parsim.model.clamps import add_product
 from parsim.model.convolution import Conv2d
@@ -20,15 +22,15 @@ from parsim.model.families import FAMILIES
 from parsim.model.feed_forward import add_beside, add_feed_forward, leave, norms_feed_products
 from parsim.model.heads import head_block
 from parsim.model.latent_attention import add_latent_attention, add_sparse_attention
-from parsim.model.layer_kinds import ATTENTION
+from parsim.model.layer_kinds import ATTENTION, LayerKind
 from parsim.model.linear import Embedding, Linear
-from parsim.model.linear_attention import OutputGate
+from parsim.model.linear_attention import HeadGate, OutputGate
 from parsim.model.mixers import add_mixer
 from parsim.model.model import Block, Model
 from parsim.model.per_layer import PER_LAYER, PerLayerTable, ShowKeys, add_per_layer, beside, embed_per_layer, shown_keys, sum_beside
 from parsim.model.prediction import begin_prediction, end_prediction
 from parsim.model.row import Row, norm
-from parsim.model.transformer import LayerKind, TransformerConfig
+from parsim.model.transformer import TransformerConfig
 from parsim.model.value_norm import ValueNorm
 
 
@@ -64,7 +66,7 @@ def build_transformer(config: TransformerConfig, *, name: str, tensor: int = 1, 
         heads=config.heads,
         kv_heads=config.kv_heads,
         head_dim=config.head_dim,
-        full_heads=(config.full_attention.kv_heads, config.full_attention.head_dim) if config.full_attention is not None else (0, 0),
+        full_heads=_full_heads(config.full_attention),
         vocabulary=config.vocabulary,
         vocabulary_padded=padded,
         maximum_sequence=config.maximum_sequence,
@@ -73,9 +75,18 @@ def build_transformer(config: TransformerConfig, *, name: str, tensor: int = 1, 
     )
 
 
+def _full_heads(full: FullAttention | None) -> tuple[int, int, int]:
+    return (0, 0, 0) if full is None else (full.kv_heads, full.head_dim, full.heads)
+
+
 def _kinds(config: TransformerConfig) -> list[LayerKind]:
     """Of every layer."""
     return [config.kind(i) for i in range(config.layers)]
+
+
+def _heads(config: TransformerConfig) -> list[FullAttention | TransformerConfig]:
+    """What says the sizes of every layer's heads."""
+    return [config.full_heads(kind) or config for kind in _kinds(config)]
 
 
 def padded_vocabulary(config: TransformerConfig, tensor: int) -> int:
@@ -102,10 +113,10 @@ def architecture_facts(config: TransformerConfig) -> dict[str, object]:
     if config.image is not None:
         facts["sequence_length"] = config.maximum_sequence
         facts["input_elements"] = config.image.channels * config.image.size**2
-    facts["value_dim"] = config.head_dim if latent is None else latent.value_dim
+    facts["value_dim"] = config.value_dim or config.head_dim if latent is None else latent.value_dim
     if config.full_attention is not None:
-        heads = [config.full_heads(kind) for kind in _kinds(config)]
-        facts["attention_width"] = config.heads * sum(one.head_dim if one else config.head_dim for one in heads) / config.layers
+        widths = [one.heads * (one.head_dim + (config.value_dim or one.head_dim)) / 2 for one in _heads(config)]
+        facts["attention_width"] = math.fsum(widths) / config.layers
     return facts
 
 
@@ -170,7 +181,8 @@ def embed_words(config: TransformerConfig, vocabulary: int, row: Row, words: str
     if projected:
         row.add(Linear("project_in", (row.last,), "project_in", width, (config.hidden,), bias=False))
     if positions and not at_once:
-        row.add(Prefix("positions", (row.last,), "positions", config.hidden, positions, tokens=0, trainable=not frozen))
+        computed = config.positions_computed
+        row.add(Prefix("positions", (row.last,), "positions", config.hidden, positions, tokens=0, trainable=not frozen, buffer=computed))
     if config.embedding_norm:
         row.add(norm(replace(config, hidden=width) if last else config, "embedding_norm", row.last))
     if config.embedding_dropout:
@@ -184,8 +196,7 @@ def embed_words(config: TransformerConfig, vocabulary: int, row: Row, words: str
         if config.mixer is not None and not config.attention_layers:
             rotated = config.mixer.key_dim
         if config.full_attention is not None:  # tables of either size
-            sizes = {heads.head_dim if heads else config.head_dim for heads in map(config.full_heads, _kinds(config))}
-            rotated = sum(int(size * config.rotary_fraction) for size in sizes)
+            rotated = sum({int(one.head_dim * one.rotary_fraction) for one in _heads(config)})
         row.add(RotaryTables("rotary_tables", (row.last,), "rotary_tables", rotated))
 
 
@@ -206,7 +217,7 @@ def layer_block(config: TransformerConfig, kind: LayerKind) -> Block:
     """A layer of this kind."""
     row = Row()
     if (full := config.full_heads(kind)) is not None:
-        config = replace(config, kv_heads=full.kv_heads, head_dim=full.head_dim)
+        config = replace(config, heads=full.heads, kv_heads=full.kv_heads, head_dim=full.head_dim, rotary_fraction=full.rotary_fraction)
     if kind.keys == "read" and config.shared_key_value_mlp:
         config = replace(config, mlp=config.shared_key_value_mlp)
     if config.one_sublayer:
@@ -297,14 +308,15 @@ def _mixed(config: TransformerConfig, row: Row) -> str:
 
 def _attention(config: TransformerConfig, kind: LayerKind, row: Row, source: str) -> str:
     """Projections and core, up to what joins the residual stream."""
-    width = config.heads * config.head_dim
+    width = config.heads * (config.value_dim or config.head_dim)
     if config.latent is not None and config.latent.chosen:
-        value, width = add_sparse_attention(config, config.latent, row, source), config.heads * config.latent.value_dim
+        value = add_sparse_attention(config, config.latent, row, source, chooses=kind.chooses)
+        width = config.heads * config.latent.value_dim
         row.add(Linear("attention_output", (value,), "attention_output", width, (config.hidden,), config.output_bias, "row"))
         return leave(config, row, "attention")
     if config.latent is None:
         row.last = source
-        queries, value_dim = _query_key_value(config, kind, row), 0
+        queries, value_dim = _query_key_value(config, kind, row), config.value_dim
     else:
         queries, value_dim = add_latent_attention(config, config.latent, row, source), config.latent.value_dim
         width = config.heads * value_dim
@@ -322,23 +334,36 @@ def _attention(config: TransformerConfig, kind: LayerKind, row: Row, source: str
         upcast_softmax=config.upcast_softmax,
         heads_first=config.rotary_concatenates,
         softcap=config.softcap_attention,
+        bounded=config.bounded_scores,
         expand_kv=config.expand_key_value,
         chunk=kind.chunk,
-        sinks=config.attention_sinks,
+        sinks=config.attention_sinks and not (config.sinks_in_windows and not kind.window),
+        sinks_scale=config.sinks_scale,
         replaced=config.latent is None and (_normed(config, kind) or _rotated(config, kind)),
         values_apart=len(queries) == 2 and config.latent is None and kind.keys != "read",
     )
     row.add(with_positions(core, config))
     if config.attention_gate:
         row.add(OutputGate("attention_gate", (row.last, queries[0]), "attention_gate", width, _fused_width(config)))
+    if config.head_gate != "none":
+        _add_head_gate(config, row, source)
     output = Linear("attention_output", (row.last,), "attention_output", width, (config.hidden,), config.output_bias, "row")
     add_product(config, row, output)
     return leave(config, row, "attention")
 
 
+def _add_head_gate(config: TransformerConfig, row: Row, source: str) -> None:
+    """Multiplies every head of the core's output by one number, made of the core's input."""
+    core, name = row.last, "attention_gate_projection"
+    gate = row.add(Linear(name, (source,), name, config.hidden, (config.heads,), False, "column"))
+    width = config.heads * (config.value_dim or config.head_dim)
+    row.add(HeadGate("attention_gate", (core, gate), "attention_gate", width, config.heads, wide=config.head_gate == "softplus"))
+
+
 def _fused_width(config: TransformerConfig) -> int:
     """Features of queries, their gate, keys and values."""
-    return ((1 + config.attention_gate) * config.heads + 2 * config.kv_heads) * config.head_dim
+    keys, values = config.head_dim, config.value_dim or config.head_dim
+    return (1 + config.attention_gate) * config.heads * keys + config.kv_heads * (keys + values)
 
 
 def _normed(config: TransformerConfig, kind: LayerKind) -> bool:
@@ -360,7 +385,7 @@ def _query_key_value(config: TransformerConfig, kind: LayerKind, row: Row) -> tu
     heads, kv_heads, d = config.heads, 0 if reads else config.kv_heads, config.head_dim
     full = config.full_heads(kind)
     from_keys = full is not None and full.values_from_keys and not reads
-    widths: tuple[int, ...] = ((1 + config.attention_gate) * heads * d, kv_heads * d, kv_heads * d)
+    widths: tuple[int, ...] = ((1 + config.attention_gate) * heads * d, kv_heads * d, kv_heads * (config.value_dim or d))
     names: tuple[str, ...] = ("query", "key", "value")
     if config.fused_query_key_value:
         widths, names = (sum(widths),), ()
@@ -379,6 +404,8 @@ def _query_key_value(config: TransformerConfig, kind: LayerKind, row: Row) -> tu
         row.add(RelativeBias("relative_bias", (row.last,), "relative_bias", config.relative_buckets, heads))
     if config.clip_query_key_value:
         row.add(Activation("query_key_value_clip", (row.last,), "query_key_value_clip", sum(widths), "clamp", "column"))
+    if config.scale_values:
+        row.add(Scale("value_scale", (row.last,), "value_scale", kv_heads * (config.value_dim or d), "column", inside=True))
     values: tuple[str, ...] = ()
     if config.value_norm and not reads:
         product = row.last

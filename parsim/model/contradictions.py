@@ -45,6 +45,7 @@ def contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
         wrong.append(("clamped_products", "products of attention and of dense MLPs alone are clamped", "leave it out"))
     wrong += _full_contradictions(config)
     wrong += _beside_stream_contradictions(config)
+    wrong += _value_contradictions(config)
     image = config.image
     if image is not None and (not image.patch or image.size % image.patch):
         wrong.append(("image", f"size / patch = {image.size} / {image.patch} is not whole", ""))
@@ -108,12 +109,15 @@ def _full_contradictions(config: TransformerConfig) -> list[tuple[str, str, str]
     if config.latent is not None or config.encoder is not None or config.mixer is not None or config.mtp:
         text = "heads of two sizes stand in decoders alone, without latent attention, mixers or modules that predict further words"
         wrong.append(("full_attention", text, "leave it out"))
-    kv_heads = full.kv_heads or config.kv_heads or config.heads
-    if config.heads % kv_heads:
-        wrong.append(("full_attention", f"heads / kv_heads = {config.heads} / {kv_heads} is not whole", "use a divisor of heads"))
-    wrong += [
-        ("full_attention", f"at most {LARGEST_SIZE:,}, is {size:.4g}", "") for size in (kv_heads, full.head_dim) if size > LARGEST_SIZE
-    ]
+    heads, kv_heads = full.heads or config.heads, full.kv_heads or config.kv_heads or config.heads
+    if heads % kv_heads:
+        wrong.append(("full_attention", f"heads / kv_heads = {heads} / {kv_heads} is not whole", "use a divisor of heads"))
+    if full.heads and not config.head_dim:
+        wrong.append(("full_attention", "layers with other heads need the width of a head", "give head_dim"))
+    if not 0.0 <= full.rotary_fraction <= 1.0:
+        wrong.append(("full_attention", f"rotary_fraction is a share of each head, is {full.rotary_fraction}", "0 = as in windows"))
+    sizes = (heads, kv_heads, full.head_dim)
+    wrong += [("full_attention", f"at most {LARGEST_SIZE:,}, is {size:.4g}", "") for size in sizes if size > LARGEST_SIZE]
     if full.values_from_keys and (not config.value_norm or config.fused_query_key_value or config.attention_gate):
         text = "values made of the keys' product need a norm of their own, and products that are not fused with others"
         wrong.append(("full_attention", text, "say value_norm: true and fused_query_key_value: false"))
@@ -135,12 +139,40 @@ def _beside_stream_contradictions(config: TransformerConfig) -> list[tuple[str, 
         wrong.append(("shared_key_value_mlp", text, "give shared_key_values, or leave it out"))
     if not shared:
         return wrong
-    if other or config.fused_query_key_value or config.attention_gate or config.relative_buckets or config.clip_query_key_value:
-        text = "layers share keys and values in decoders alone whose queries, keys and values are products of their own, without gates"
+    if (
+        other
+        or config.fused_query_key_value
+        or config.attention_gate
+        or config.head_gate != "none"
+        or config.relative_buckets
+        or config.clip_query_key_value
+        or config.value_dim
+        or config.scale_values
+    ):
+        text = "layers share keys and values in decoders whose queries, keys and values are products apart, of one width, without gates"
         wrong.append(("shared_key_values", text, "say fused_query_key_value: false, or shared_key_values: 0"))
     elif shared >= config.layers or config.lonely_readers:
         text = f"the last {shared} of {config.layers} layers read keys and values of a layer before them that sees as much"
         wrong.append(("shared_key_values", text, "share among fewer layers"))
+    return wrong
+
+
+def _value_contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
+    """Why values cannot have a width, a constant or a gate of their own."""
+    own = [name for name in ("value_dim", "scale_values") if getattr(config, name)]
+    if not own and config.head_gate == "none":
+        return []
+    wrong = []
+    if config.latent is not None or config.encoder is not None or config.disentangled is not None:
+        names = [*own, *(["head_gate"] if config.head_gate != "none" else [])]
+        text = "values of their own width or constant and gates of heads stand in decoders alone, without latent attention"
+        wrong += [(name, text, "leave it out") for name in names]
+    if config.value_dim and config.fused_query_key_value:
+        wrong.append(("value_dim", "one product of queries, keys and values has heads of one width", "say fused_query_key_value: false"))
+    if config.value_dim and config.value_norm:
+        wrong.append(("value_dim", "values that are normed are as wide as keys", "leave it out"))
+    if config.head_gate != "none" and config.attention_gate:
+        wrong.append(("head_gate", "a gate of heads and one of features exclude each other", "leave one of them out"))
     return wrong
 
 
@@ -159,9 +191,14 @@ def _beside_contradictions(config: TransformerConfig, experts: Experts) -> list[
 def _latent_contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
     """Why tokens cannot choose their keys so."""
     latent = config.latent
-    if latent is None or not latent.chosen:
+    if latent is None:
         return []
+    if not latent.chosen:
+        return [("latent", "layers share an indexer, but none chooses keys", "give chosen")] if latent.indexers else []
     wrong = []
+    if latent.indexers and (set(latent.indexers) - {"F", "S"} or not latent.has_indexer(0) or len(latent.indexers) > config.layers):
+        text = f"indexers {latent.indexers!r}: F for a layer with an indexer, the first one among them, S for one without"
+        wrong.append(("latent", text, "one letter per layer, or what repeats: FSSS"))
     if not latent.query_rank:
         wrong.append(("latent", "an indexer reads the compressed query, but query_rank is 0", "give query_rank, or leave chosen out"))
     if not latent.index_heads or not latent.index_dim:

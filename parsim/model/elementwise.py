@@ -149,6 +149,8 @@ class GatedActivation(Layer):
     """behind a router: experts each token visits (`mixture_of_experts`)"""
     clamp: bool = False
     """both are bounded first"""
+    bounded: bool = False
+    """what the activation makes of the gate, and up, are bounded"""
 
     def training_work(self, at: Workload) -> Work:
         """Memory-bound both ways."""
@@ -175,6 +177,10 @@ class GatedActivation(Layer):
             saves += (Save(f"{self.name}.activated", size), *(Save(f"{self.name}.{extra}", size) for extra in cost.extra))
             forward = Memory((cost.forward + 3) * size, launches=cost.launches[0] + 1)
             backward = Memory((cost.backward + 6) * size, launches=cost.launches[1] + 2)
+            if self.bounded:  # both are kept a second time, as they were
+                saves += (Save(f"{self.name}.bounded", 2 * size),)
+                forward = Memory(forward.bytes + 4 * size, launches=forward.launches + 2)
+                backward = Memory(backward.bytes + 6 * size, launches=backward.launches + 4)
         return Work((forward,), (backward,), output=size, input_gradients=(each,) * len(self.inputs), saves=saves)
 
 
@@ -213,6 +219,8 @@ class ResidualAdd(Layer):
     selective: str = ""
     inplace: bool = False
     """adds into the first input"""
+    wide: bool = False
+    """in fp32: inputs are cast, and so is the sum; eager only"""
 
     def training_work(self, at: Workload) -> Work:
         """Memory-bound forward, nothing backward but for a cast under autocast."""
@@ -220,6 +228,13 @@ class ResidualAdd(Layer):
         adds = len(self.inputs) - 1
         forward = Memory(3 * adds * size, launches=0 if at.compiled else adds)
         backward: tuple[Memory, ...] = ()
+        if self.wide and at.element < 4 and not at.fused:
+            count, inputs = size // at.element, len(self.inputs)
+            casts = (4 + at.element) * (inputs + 1)
+            forward = Memory((casts + 12 * adds) * count, launches=inputs + adds + 1)
+            backward = (Memory(casts * count, launches=inputs + 1),)
+            gradients = (size,) * inputs
+            return Work((forward,), backward, output=size, input_gradients=gradients, forward_temporary=4 * (inputs + adds) * count)
         if at.wide_stream and at.sequence > 1:  # an fp32 stream and what a product made; its gradient is cast
             count = size // at.element
             forward = Memory(10 * adds * count, launches=adds, vector=MIXED * adds * count)
@@ -237,6 +252,8 @@ class Scale(Layer):
     selective: str = ""
     buffer: str = ""
     """name of the number, where the checkpoint has it (Gemma 4's ``layer_scalar``), which is then multiplied in place"""
+    inside: bool = False
+    """of a wider tensor, which keeps its name and size: values among queries and keys"""
 
     def parameters(self) -> tuple[Parameter, ...]:
         """The number, which no gradient updates, where it has a name."""
@@ -247,7 +264,10 @@ class Scale(Layer):
         if at.fused:
             return Work(input_gradients=(0,))
         size = elements(at, self.features, self.split) * at.element
-        return Work((Memory(2 * size),), (Memory(2 * size),), output=0 if self.buffer else size, input_gradients=(size,))
+        kernels = (Memory(2 * size),), (Memory(2 * size),)
+        if self.inside:
+            return Work(*kernels, input_gradients=(0,), forward_temporary=size, backward_temporary=size)
+        return Work(*kernels, output=0 if self.buffer else size, input_gradients=(size,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +300,8 @@ class Prefix(Layer):
     split: Split = "replicated"
     selective: str = ""
     trainable: bool = True
+    buffer: bool = False
+    """the positions are no parameter"""
 
     def parameters(self) -> tuple[Parameter, ...]:
         """Class tokens and positions."""
@@ -287,7 +309,9 @@ class Prefix(Layer):
         if self.mask_token:
             shapes["mask_token"] = (1, self.width)
         shapes["position_embeddings"] = (1, self.positions, self.width)
-        return tuple(Parameter(f"{self.name}.{name}", shape, trainable=self.trainable) for name, shape in shapes.items())
+        return tuple(
+            Parameter(f"{self.name}.{name}", shape, trainable=self.trainable, buffer=self.buffer) for name, shape in shapes.items()
+        )
 
     def training_work(self, at: Workload) -> Work:
         """A copy and an add."""

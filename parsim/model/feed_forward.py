@@ -27,6 +27,8 @@ def add_feed_forward(config: TransformerConfig, count: int, row: Row, source: st
     row.last = source
     if count and config.experts is not None:
         row.add(*_experts(config, replace(config.experts, count=count), source))
+        if config.experts.output_norm:
+            row.add(norm(config, "mixture.output_norm", row.last))
         return leave(config, row, "mlp")
     if config.channel_mixing:
         add_channel_mixing(config, row, source)
@@ -45,7 +47,7 @@ def _dense(config: TransformerConfig, row: Row, source: str) -> None:
     up = Linear("mlp_up", (source,), "mlp_up", config.hidden, widths, bias, "column", names, selective="mlp", after_norm=alone)
     add_product(config, row, up)
     if config.gated:
-        row.add(GatedActivation("mlp_activation", (row.last,), "mlp_activation", config.mlp, config.activation))
+        row.add(GatedActivation("mlp_activation", (row.last,), "mlp_activation", config.mlp, config.activation, bounded=config.clamp_mlp))
     else:
         row.add(Activation("mlp_activation", (row.last,), "mlp_activation", config.mlp, config.activation, "column", "mlp"))
     if config.activation_dropout:
@@ -84,11 +86,14 @@ def _experts(config: TransformerConfig, experts: Experts, source: str, router: s
         shared_width=experts.shared,
         shared_gate=experts.shared_gate,
         router_bias=experts.router_bias,
+        router_bias_counted=experts.router_bias_counted,
         router_fp32=experts.router_dtype == "fp32",
         renormalise=experts.renormalise,
         groups=(experts.groups, experts.groups_kept),
         bias=experts.bias,
         clamp=experts.clamp,
+        wide_sum=experts.wide_sum,
+        bounded=config.clamp_mlp,
         latent=experts.latent,
         router_source=router,
         scaled=experts.scaled,

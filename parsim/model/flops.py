@@ -349,7 +349,8 @@ def _by_parameters(model: Model, index: int, sequence: int, convention: str, *, 
     core = next((operator for operator in block.operators if isinstance(operator, AttentionCore)), None)
     attention = 0.0
     if core is not None and convention not in _WITHOUT_ATTENTION:
-        width = core.heads * core.head_dim if any(model.full_heads) else attention_width(model)
+        mean = core.heads * (core.head_dim + (core.value_dim or core.head_dim)) / 2
+        width = mean if any(model.full_heads) else attention_width(model)
         attention = 8.0 * width * sequence
     return (4.0 * frozen + attention) * sequence
 

@@ -64,6 +64,8 @@ def _causal(config: TransformerConfig, vocabulary: int, row: Row, kind: Kind) ->
     width = config.embedding_width
     if width != config.hidden:
         row.add(Linear("project_out", (row.last,), "project_out", config.hidden, (width,), bias=False))
+    if config.head_transform:
+        _transform(config, row, row.last)
     _logits(config, vocabulary, row, kind, shifted=config.encoder is None)
     return row.block("head")
 

@@ -24,7 +24,9 @@ def add_latent_attention(config: TransformerConfig, latent: LatentAttention, row
     plain_and_value = heads * (latent.plain_dim + latent.value_dim)
     up = Linear("key_value_up", (row.last,), "key_value_up", latent.key_rank, (plain_and_value,), False, "column", selective=again)
     value = row.add(up)
-    shared = row.add(Rotary("key_rotary", (compressed,), "key_rotary", 0, 1, latent.rotary_dim, latent=True, selective=again))
+    shared = compressed
+    if config.position != "none":
+        shared = row.add(Rotary("key_rotary", (compressed,), "key_rotary", 0, 1, latent.rotary_dim, latent=True, selective=again))
     widths = (heads * latent.plain_dim, heads * latent.rotary_dim)
     key = row.add(Concatenate("keys", (value, shared), "keys", widths, "heads", again))
     return query, key, value
@@ -39,6 +41,8 @@ def _add_latent_query(config: TransformerConfig, latent: LatentAttention, row: R
         row.add(RMSNorm("query_norm", (row.last,), "query_norm", latent.query_rank))
     width = latent.query_rank or config.hidden
     row.add(Linear("query_up", (row.last,), "query_up", width, (heads * key_dim,), False, "column", selective=again))
+    if config.position == "none":
+        return row.last
     return row.add(Rotary("query_rotary", (row.last,), "query_rotary", heads, 0, latent.rotary_dim, latent=True, selective=again))
 
 
@@ -50,8 +54,11 @@ def _add_compressed(config: TransformerConfig, latent: LatentAttention, row: Row
     return compressed
 
 
-def add_sparse_attention(config: TransformerConfig, latent: LatentAttention, row: Row, source: str) -> str:
-    """Adds attention to chosen keys in the absorbed form (`parsim.model.sparse_attention`); returns the values of all heads."""
+def add_sparse_attention(config: TransformerConfig, latent: LatentAttention, row: Row, source: str, *, chooses: bool = True) -> str:
+    """Adds attention to chosen keys in the absorbed form (`parsim.model.sparse_attention`); returns the values of all heads.
+
+    `chooses`: by an indexer of the layer's own.
+    """
     heads, again, key_dim = config.heads, "mla_up_proj", latent.key_rank + latent.rotary_dim
     query = _add_latent_query(config, latent, row, source)
     query = row.add(
@@ -64,8 +71,9 @@ def add_sparse_attention(config: TransformerConfig, latent: LatentAttention, row
     normed = row.last
     shared = row.add(Rotary("key_rotary", (compressed,), "key_rotary", 0, 1, latent.rotary_dim, latent=True, selective=again))
     key = row.add(Concatenate("keys", (normed, shared), "keys", (latent.key_rank, latent.rotary_dim), selective=again))
-    index = row.add(
-        LightningIndexer(
+    read: tuple[str, ...] = (query, key)
+    if chooses:
+        indexer = LightningIndexer(
             "indexer",
             (source, "query_norm"),
             "indexer",
@@ -75,6 +83,6 @@ def add_sparse_attention(config: TransformerConfig, latent: LatentAttention, row
             latent.index_dim,
             latent.chosen,
         )
-    )
-    row.add(SparseCore("attention", (query, key, index), "attention", heads, 1, key_dim, value_dim=latent.key_rank, chosen=latent.chosen))
+        read = (query, key, row.add(indexer))
+    row.add(SparseCore("attention", read, "attention", heads, 1, key_dim, value_dim=latent.key_rank, chosen=latent.chosen))
     return row.add(HeadProducts("value_up", (row.last,), "value_up", heads, latent.key_rank, latent.key_rank, latent.value_dim))

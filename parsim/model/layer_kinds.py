@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from parsim.model.transformer import TransformerConfig
@@ -20,13 +20,38 @@ ALONE = "-E"
 """layers without attention or mixer, where every layer is one sublayer"""
 
 
+class LayerKind(NamedTuple):
+    """In what the layers of one architecture differ; equal kinds are one block."""
+
+    mixture: bool
+    window: int
+    """sliding window in tokens; 0 = all keys"""
+    chunk: int
+    """tokens of a chunk that sees itself only; 0 = all keys"""
+    rotates: bool
+    """queries and keys are rotated, where the architecture does that"""
+    letter: str
+    """of the architecture's pattern; '' without one"""
+    relative: bool = False
+    """has the table of relative positions"""
+    normed: bool = True
+    """has the norm before attention, where the architecture has one"""
+    experts: int = 0
+    """of a mixture"""
+    chooses: bool = True
+    """has an indexer, where the architecture has them"""
+    keys: Literal["own", "shown", "read"] = "own"
+    """keys and values: its own; its own, which layers behind read, too; those of a layer before it"""
+
+
 @dataclass(frozen=True, slots=True)
 class LinearMixer:
     """A state of fixed size per head in place of keys and values (`parsim.model.linear_attention`); zeros mean "derived"."""
 
-    kind: Literal["retention", "gla", "mamba", "mamba2", "gated-delta", "kda", "rwkv"]
+    kind: Literal["retention", "gla", "mamba", "mamba2", "gated-delta", "kda", "rwkv", "convolution"]
     """RetNet 2307.08621; GLA 2312.06635; Mamba 2312.00752 (`parsim.model.selective_scan`); Mamba-2 2405.21060;
-    Gated DeltaNet 2412.06464; Kimi Delta Attention 2510.26692; RWKV-4 2305.13048 (`parsim.model.rwkv`)"""
+    Gated DeltaNet 2412.06464; Kimi Delta Attention 2510.26692; RWKV-4 2305.13048 (`parsim.model.rwkv`); a gated short convolution alone
+    (LFM2, 2511.23404; `parsim.model.gated_convolution`)"""
     heads: int = 0
     """of values; 0 = the attention's heads"""
     key_heads: int = 0
@@ -48,6 +73,8 @@ class LinearMixer:
     """the output is normed and multiplied by the SiLU of a projection of the layer's input"""
     gate_norm: bool = True
     """with gate: it is normed, too (not Falcon-H1's)"""
+    gate_bias: bool = True
+    """kda: the product that makes the gate has a bias (not transformers' Kimi Linear)"""
 
     def resolved(self, heads: int, head_dim: int) -> LinearMixer:
         """With every derived size filled in."""
@@ -128,6 +155,14 @@ def _wrong_mixer(config: TransformerConfig) -> list[tuple[str, str, str]]:
     if mixer.kind == "rwkv" and (mixer.key_heads, mixer.key_dim, mixer.value_dim) != (1, 3, 1):
         text = "rwkv has channels (heads) with key_heads 1, three numbers of state (key_dim 3) and value_dim 1"
         wrong.append(("mixer", text, "for example {kind: rwkv, heads: 4096, key_heads: 1, key_dim: 3, value_dim: 1}"))
+    if mixer.kind == "convolution" and not (
+        mixer.convolution and not mixer.gate and mixer.key_heads == mixer.key_dim == mixer.value_dim == 1
+    ):
+        text = (
+            "convolution has channels (heads) with key_heads 1, key_dim 1, value_dim 1, a convolution, and gates of its own (gate: false)"
+        )
+        hint = "for example {kind: convolution, heads: 2048, key_heads: 1, key_dim: 1, value_dim: 1, convolution: 3, gate: false}"
+        wrong.append(("mixer", text, hint))
     if not mixer.chunk:
         wrong.append(("mixer", "a chunk has at least one token", "leave chunk out: 64"))
     if mixer.kind != "retention" and config.position == "rotary" and config.layer_pattern.strip("M") == "" and config.layer_pattern:

@@ -34,6 +34,8 @@ from parsim.model.workload import Split, Workload, elements, rows, shard
 Kind = Literal["retention", "gla", "mamba", "mamba2", "gated-delta", "kda", "rwkv"]
 DELTA = ("gated-delta", "kda")
 """kinds with the delta rule"""
+DECAYING = ("gla", "kda")
+"""kinds with a decay for every element of a key, from a product of its own"""
 
 
 class ScanFlop(NamedTuple):
@@ -55,7 +57,8 @@ def scan_flop(kind: Kind, heads: int, score_heads: int, key_dim: int, value_dim:
 
 @dataclass(frozen=True, slots=True)
 class LinearAttention(Layer):
-    """The core: `inputs` is the tensor of queries, keys and values (what the short convolution made), and the projections' one.
+    """The core: `inputs` is the tensor of queries, keys and values (what the short convolution made), and the projections' one; last the
+    decay of `DECAYING` kinds.
 
     Keeps what the libraries' kernels keep. retention and gla (fla): queries, keys, values. gated-delta and kda (fla): queries
     and keys normed and repeated for all heads with a statistic each, values, the inverse of the triangle (C per head and
@@ -126,9 +129,11 @@ class LinearAttention(Layer):
         operands = 2 * keys + values
         if self.kind == "mamba2" and self.convolution:
             backward = (Memory(2.0 * operands, flop=2.0 * self.convolution * operands / e), *backward)
-        gradients = (operands, *(0 if self.kind in ("retention", "gla") else tokens * heads * 2 * e for _ in self.inputs[1:]))
-        if len(self.inputs) == 1:  # queries, keys and values are slices of the projections, whose gradient is one tensor
-            gradients = (operands + values,)
+        decays = (wide,) if self.kind in DECAYING else ()
+        others = len(self.inputs) - 1 - len(decays)
+        gradients = (operands, *(0 if self.kind in ("retention", "gla") else tokens * heads * 2 * e for _ in range(others)), *decays)
+        if not others:  # queries, keys and values are slices of the projections, whose gradient is one tensor
+            gradients = (operands + values, *decays)
         return Work(
             forward,
             backward,
@@ -172,7 +177,8 @@ class LinearAttention(Layer):
 
 @dataclass(frozen=True, slots=True)
 class ShortConvolution(Layer):
-    """A causal depthwise convolution over a few tokens with SiLU in the same kernel (Dao-AILab/causal-conv1d); keeps its input.
+    """A causal depthwise convolution over a few tokens, SiLU in the same kernel where there is one (Dao-AILab/causal-conv1d); keeps its
+    input.
 
     `features` are the channels; its input may have more, behind them, that it does not read.
     """
@@ -269,3 +275,37 @@ class OutputGate(Layer):
             return Work((Memory(3 * size),), (Memory(5 * size),), output=size, input_gradients=(size, size), saves=saves)
         kernels = Memory(5 * size, launches=2), Memory(9 * size, launches=3)
         return Work((kernels[0],), (kernels[1],), output=size, input_gradients=(size, size), saves=saves)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadGate(Layer):
+    """Every head of a core's output times one number; `inputs` is (core, projection of `heads` numbers).
+
+    The number is a sigmoid (Step 3.5), or a softplus made in fp32 (`wide`; Laguna). PyTorch keeps what that function's derivative needs,
+    the core's output and the numbers.
+    """
+
+    features: int
+    heads: int
+    wide: bool = False
+    split: Split = "heads"
+    selective: str = ""
+
+    def training_work(self, at: Workload) -> Work:
+        """Memory-bound both ways: the product with the numbers, and in backward a second one and its sum over every head."""
+        count = elements(at, self.heads, self.split)
+        size, numbers = elements(at, self.features, self.split) * at.element, count * at.element
+        saves: tuple[Save, ...] = (Save(self.inputs[0], size), Save(f"{self.name}.numbers", numbers))
+        forward, backward = Memory(2 * size + numbers), Memory(4 * size + numbers)
+        if at.fused:
+            return Work((forward,), (backward,), output=size, input_gradients=(size, numbers), saves=saves)
+        casts = self.wide and at.element < 4
+        saves += (Save(f"{self.name}.fp32", 4 * count),) if casts else (Save(self.inputs[1], numbers),) if self.wide else ()
+        small = (Memory(8 * count + 2 * (4 + at.element) * count, launches=3) if casts else Memory(2 * numbers)), Memory(12 * count)
+        return Work(
+            (small[0], forward),
+            (Memory(6 * size + 2 * numbers, launches=3), small[1]),
+            output=size,
+            input_gradients=(size, numbers),
+            saves=saves,
+        )

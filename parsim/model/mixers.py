@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from parsim.model.attention import Rotary
 from parsim.model.elementwise import Scale
+from parsim.model.gated_convolution import add_gated_convolution
 from parsim.model.layer_kinds import LinearMixer
 from parsim.model.linear import Linear
-from parsim.model.linear_attention import GatedNorm, LinearAttention, ShortConvolution
+from parsim.model.linear_attention import DECAYING, GatedNorm, LinearAttention, ShortConvolution
 from parsim.model.row import Row
 from parsim.model.rwkv import add_time_mixing
 from parsim.model.selective_scan import SelectiveScan
@@ -33,13 +34,16 @@ def add_mixer(config: TransformerConfig, mixer: LinearMixer, row: Row, source: s
     if mixer.kind == "mamba":
         _add_mamba(config, mixer, row, source)
         return
+    if mixer.kind == "convolution":
+        add_gated_convolution(config, mixer, row, source, alone=alone)
+        return
     widths, names = _projections(mixer)
     projected = row.add(
         Linear(
             "mixer_in", (source,), "mixer_in", config.hidden, widths, bias=False, split="column", parameter_names=names, after_norm=alone
         )
     )
-    if mixer.kind in ("gla", "kda"):
+    if mixer.kind in DECAYING:
         _low_rank(config, mixer, row, source)
         row.last = projected
     total = sum(widths)
@@ -55,6 +59,8 @@ def add_mixer(config: TransformerConfig, mixer: LinearMixer, row: Row, source: s
     if mixer.kind == "retention" and config.position == "rotary":
         row.add(Rotary("mixer_rotary", (row.last,), "mixer_rotary", mixer.heads, mixer.key_heads, mixer.key_dim))
     inputs = (row.last, projected) if mixer.convolution else (row.last,)
+    if mixer.kind in DECAYING:
+        inputs = (*inputs, "mixer_decay_up")
     core = row.add(
         LinearAttention(
             "mixer_core", inputs, "mixer_core", mixer.kind, mixer.heads, mixer.key_heads, mixer.key_dim, mixer.value_dim, mixer.chunk,
@@ -107,7 +113,7 @@ def _low_rank(config: TransformerConfig, mixer: LinearMixer, row: Row, source: s
     rank, bias = (GLA_DECAY_RANK, True) if mixer.kind == "gla" else (mixer.value_dim, False)
     pairs = [("mixer_decay", rank, decays, bias)]
     if mixer.kind == "kda" and mixer.gate:
-        pairs.append(("mixer_gate", mixer.value_dim, mixer.values, True))
+        pairs.append(("mixer_gate", mixer.value_dim, mixer.values, mixer.gate_bias))
     for name, inner, width, biased in pairs:
         down = row.add(Linear(f"{name}_down", (source,), f"{name}_down", config.hidden, (inner,), bias=False))
         row.add(Linear(f"{name}_up", (down,), f"{name}_up", inner, (width,), bias=biased, split="column"))

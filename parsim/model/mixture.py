@@ -47,13 +47,16 @@ class Router(Layer):
     trainable: bool = True
     scaled: bool = False
     """the chosen weights are multiplied by a learned number per expert (Gemma 4's ``per_expert_scale``)"""
+    bias_counted: bool = False
+    """with bias_buffer: it is a parameter without a gradient, not a buffer"""
 
     def parameters(self) -> tuple[Parameter, ...]:
         """Weight [experts, hidden] (and a bias; before it, a number per expert)."""
         name = self.parameter_name or self.name
         weight = Parameter(f"{name}.weight", (self.experts, self.hidden), trainable=self.trainable)
         bias = Parameter(f"{name}.bias", (self.experts,), trainable=self.trainable)
-        buffer = Parameter(f"{name}.e_score_correction_bias", (self.experts,), trainable=False, buffer=True, element=4)
+        correction = f"{name}.e_score_correction_bias"
+        buffer = Parameter(correction, (self.experts,), trainable=False, buffer=not self.bias_counted, element=4)
         scale = Parameter(f"{name}.per_expert_scale", (self.experts,), trainable=self.trainable)
         before, behind = ((scale,) if self.scaled else ()), ((bias,) if self.bias else ())
         return (*before, weight, *behind, *((buffer,) if self.bias_buffer else ()))
@@ -331,11 +334,14 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
     shared_width: int = 0,
     shared_gate: bool = False,
     router_bias: bool = False,
+    router_bias_counted: bool = False,
     router_fp32: bool = False,
     renormalise: bool = False,
     groups: tuple[int, int] = (0, 0),
     bias: bool = False,
     clamp: bool = False,
+    wide_sum: bool = False,
+    bounded: bool = False,
     latent: int = 0,
     router_source: str = "",
     scaled: bool = False,
@@ -358,11 +364,13 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
     up, product = (tensor("up"),), tensor("product")
     activation: Operator = Activation(tensor("activation"), up, product, width, kind, "column", "moe_act", copies=top_k)
     if gated:
-        activation = GatedActivation(tensor("activation"), up, product, width, kind, selective="moe_act", copies=top_k, clamp=clamp)
+        activation = GatedActivation(
+            tensor("activation"), up, product, width, kind, selective="moe_act", copies=top_k, clamp=clamp, bounded=bounded
+        )
     operators: list[Operator] = [
         Router(
             tensor("router"), (router_source or source,), tensor("choice"), hidden, experts, top_k, router_bias, router_fp32,
-            renormalise, parameter_names[0], bias, selective="moe", scaled=scaled,
+            renormalise, parameter_names[0], bias, selective="moe", scaled=scaled, bias_counted=router_bias_counted,
         ),
         Dispatch(tensor("dispatch"), (sent, tensor("choice")), tensor("copies"), inner, top_k, experts, groups, selective="moe"),
         GroupedLinear(
@@ -391,7 +399,7 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
     up, product = (tensor("shared_up"),), tensor("shared_product")
     shared: Operator = Activation(tensor("shared_activation"), up, product, shared_width, kind, "column", again)
     if gated:
-        shared = GatedActivation(tensor("shared_activation"), up, product, shared_width, kind, selective=again)
+        shared = GatedActivation(tensor("shared_activation"), up, product, shared_width, kind, selective=again, bounded=bounded)
     operators += [
         Linear(
             tensor("shared_up_projection"), (source,), tensor("shared_up"), hidden, widths, False, "column",
@@ -408,5 +416,5 @@ def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer
         gate = SharedGate(tensor("shared_gate"), (source, last), tensor("shared_gated"), hidden, names[factor + 1], selective=again)
         operators.append(gate)
         last = gate.output
-    operators.append(ResidualAdd(tensor("add_shared"), (mixed, last), output, hidden, selective="moe"))
+    operators.append(ResidualAdd(tensor("add_shared"), (mixed, last), output, hidden, selective="moe", wide=wide_sum))
     return tuple(operators)

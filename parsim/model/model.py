@@ -211,8 +211,8 @@ class Model:
     heads: int = 0
     kv_heads: int = 0
     head_dim: int = 0
-    full_heads: tuple[int, int] = (0, 0)
-    """key-value heads and head dim of the layers that see all keys, where these have others; zeros = as the two fields above"""
+    full_heads: tuple[int, int, int] = (0, 0, 0)
+    """key-value heads, head dim and heads of the layers that see all keys, where these have others; zeros = as the fields above"""
     vocabulary: int = 0
     vocabulary_padded: int = 0
     maximum_sequence: int = 0
@@ -224,9 +224,11 @@ class Model:
 
     @property
     def key_value_heads(self) -> Mapping[str, int]:
-        """Numbers of key-value heads, each with what to call it; more than one where layers that see all keys have others."""
-        full = self.full_heads[0]
+        """Numbers of key-value heads, each with what to call it; beside them what layers that see all keys have, where it is another."""
+        full, _, queries = self.full_heads
         further = {"key-value heads of layers that see all keys": full} if full not in (0, self.kv_heads) else {}
+        if queries not in (0, self.heads):
+            further["heads of layers that see all keys"] = queries
         return {"key-value heads": self.kv_heads, **further}
 
     @property

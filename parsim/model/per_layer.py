@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from parsim.kernel import Memory
 from parsim.model.elementwise import Activation, ResidualAdd, Scale
+from parsim.model.layer_kinds import LayerKind
 from parsim.model.linear import Embedding, Linear
 from parsim.model.model import Layer, Save, Work
 from parsim.model.norms import RMSNorm
 from parsim.model.row import Row, norm
-from parsim.model.transformer import LayerKind, TransformerConfig
+from parsim.model.transformer import TransformerConfig
 from parsim.model.workload import Split, Workload, elements, shard
 
 PER_LAYER = "per_layer_inputs"

@@ -41,7 +41,8 @@ def norm(config: TransformerConfig, name: str, source: str) -> Operator:
     """The architecture's norm over the hidden dimension."""
     if config.normalisation == "rmsnorm":
         offset, keeps, power = config.norm_offset, config.norm_keeps_input, config.norm_by_power
-        return RMSNorm(name, (source,), name, config.hidden, offset, keeps_input=keeps, wide=config.norm_in_fp32, by_power=power)
+        wide, weights = config.norm_in_fp32, config.norm_weights
+        return RMSNorm(name, (source,), name, config.hidden, offset, keeps_input=keeps, wide=wide, weights=weights, by_power=power)
     return LayerNorm(name, (source,), name, config.hidden, config.norm_bias, weights=config.norm_weights, wide=config.norm_in_fp32)
 
 

@@ -150,6 +150,8 @@ class HeadProducts(Layer):
 class SparseCore(AttentionCore):
     """The core on chosen keys; `inputs` are queries at the keys' rank, the compressed keys, and the numbers of those that a query reads.
 
+    Without the third it reads the numbers that the last layer with an indexer holds (GLM-5.2, ``indexer_types``).
+
     Every query reads its keys from memory for all of its heads; backward computes scores again, and adds its part of their gradients to
     fp32 sums (tile-ai/tilelang ``examples/deepseek_v32``: sparse_mla_fwd.py, sparse_mla_bwd.py).
     """
@@ -177,11 +179,11 @@ class SparseCore(AttentionCore):
             (*ordered, forward),
             (backward, *summed),
             output=output,
-            input_gradients=(queries, own, -1),
+            input_gradients=(queries, own, -1)[: len(self.inputs)],
             saves=(
                 Save(self.inputs[0], queries),
                 Save(f"{self.name}.gathered" if gathered else self.inputs[1], keys),
-                Save(self.inputs[2], numbers),
+                *(Save(name, numbers) for name in self.inputs[2:]),
                 Save(self.output, output),
                 Save(f"{self.name}.log_sum_exp", 4 * at.tokens * heads),
             ),

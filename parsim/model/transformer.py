@@ -12,7 +12,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cache
 from types import NoneType
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from parsim.errors import Finding, ModelError
 from parsim.model.architecture_records import (
@@ -26,7 +26,7 @@ from parsim.model.architecture_records import (
     Projector,
 )
 from parsim.model.contradictions import contradictions
-from parsim.model.layer_kinds import ATTENTION, LinearMixer
+from parsim.model.layer_kinds import ATTENTION, LayerKind, LinearMixer
 
 LARGEST = 10**9
 """of the sizes of an architecture"""
@@ -38,28 +38,6 @@ Task = Literal[
 """What stands after the last layer: a language-model head; nothing (encoders: a pooler); BERT's masked-LM head; masked LM
 and next-sentence heads; a classifier over the pooled first token (decoders: scores of all tokens, of which the last one's count); one
 over every token; scores of beginning and end for every token; a classifier over the first token of an image."""
-
-
-class LayerKind(NamedTuple):
-    """In what the layers of one architecture differ; equal kinds are one block."""
-
-    mixture: bool
-    window: int
-    """sliding window in tokens; 0 = all keys"""
-    chunk: int
-    """tokens of a chunk that sees itself only; 0 = all keys"""
-    rotates: bool
-    """queries and keys are rotated, where the architecture does that"""
-    letter: str
-    """of the architecture's pattern; '' without one"""
-    relative: bool = False
-    """has the table of relative positions"""
-    normed: bool = True
-    """has the norm before attention, where the architecture has one"""
-    experts: int = 0
-    """of a mixture"""
-    keys: Literal["own", "shown", "read"] = "own"
-    """keys and values: its own; its own, which layers behind read, too; those of a layer before it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +55,8 @@ class TransformerConfig:
     """0 = heads"""
     head_dim: int = 0
     """0 = hidden / heads"""
+    value_dim: int = 0
+    """elements of a value head where it is not as wide as a key's (MiMo-V2); 0 = head_dim"""
     mlp: int = 0
     """width of the dense MLP (f); 0 = 4 x hidden"""
     maximum_sequence: int = 0
@@ -97,6 +77,8 @@ class TransformerConfig:
     causal: bool = True
     position: Literal["learned", "rotary", "alibi", "none", "sinusoidal"] = "learned"
     """sinusoidal: a frozen table (Pegasus, Marian)"""
+    positions_computed: bool = False
+    """with sinusoidal: the table is a buffer (XGLM)"""
     position_offset: int = 0
     """extra rows of the position table (OPT: 2)"""
     relative_buckets: int = 0
@@ -143,6 +125,8 @@ class TransformerConfig:
     """gelu-new is the unfused tanh formula of Hugging Face's GPT-2; gelu-tanh the fused kernel; xielu has two weights (Apertus)"""
     gated: bool = False
     """gate and up projections multiplied (SwiGLU, GeGLU)"""
+    clamp_mlp: bool = False
+    """what the activation makes of the gate, and up, are bounded, in experts, too (Step 3.5)"""
     channel_mixing: bool = False
     """the MLP reads each token mixed with the one before it, and a projection of a second such mix gates what it makes (RWKV)"""
     query_key_value_bias: bool = True
@@ -172,8 +156,14 @@ class TransformerConfig:
     """layers without rotary positions norm queries and keys, too (EXAONE 4)"""
     value_norm: bool = False
     """RMSNorm without weights over each value head (Gemma 4)"""
+    scale_values: bool = False
+    """values are multiplied by a constant (MiMo-V2)"""
     attention_sinks: bool = False
     """a learned score per head joins the softmax without a value (GPT-OSS)"""
+    sinks_in_windows: bool = False
+    """with attention_sinks: layers that see all keys have none (MiMo-V2)"""
+    sinks_scale: bool = False
+    """with attention_sinks: they scale what attention makes by sigmoid(log-sum-exp - score), which is the same (Granite); eager only"""
     rotary_scaled: bool = False
     """cosines and sines are multiplied by a factor (YaRN, 2309.00071, as GPT-OSS has it), which no fused kernel of rotary positions does"""
     attention_window: int = 0
@@ -200,10 +190,14 @@ class TransformerConfig:
     """what M layers of the pattern have in place of attention"""
     attention_gate: bool = False
     """the core's output is multiplied by the sigmoid of a projection as wide as the queries (Qwen3-Next)"""
+    head_gate: Literal["none", "sigmoid", "softplus"] = "none"
+    """every head of it is multiplied by one number, this function of a projection (Step 3.5: sigmoid; Laguna: softplus)"""
     no_rotary_every: int = 0
     """every n-th layer has neither rotary positions nor the norm of queries and keys (Llama 4: 4); 0 = all have them"""
     rotary_in_windows: bool = False
     """only layers with a sliding window or a chunk have rotary positions (Cohere 2)"""
+    rotary_in_dense: bool = False
+    """with rotary_in_windows: so have layers without experts (Command A+)"""
     tied_embeddings: bool = False
     dropout: float = 0.0
     """probability the recipe uses unless the scenario says otherwise"""
@@ -221,6 +215,8 @@ class TransformerConfig:
     """eager attention computes its softmax in fp32 (Hugging Face's Llama line)"""
     softcap_attention: bool = False
     """eager attention bounds its scores by cap * tanh(scores / cap) (Gemma 2)"""
+    bounded_scores: bool = False
+    """eager attention keeps its scores to bound them below (XGLM)"""
     softcap_logits: bool = False
     """so is every logit (Gemma 2)"""
     scale_logits: bool = False
@@ -257,7 +253,7 @@ class TransformerConfig:
             head_dim = self.latent.plain_dim + self.latent.rotary_dim
         full = self.full_attention
         if full is not None:
-            full = replace(full, kv_heads=full.kv_heads or self.kv_heads or self.heads, head_dim=full.head_dim or head_dim)
+            full = full.resolved(self.heads, self.kv_heads or self.heads, head_dim, self.rotary_fraction)
         second = self.per_layer_inputs
         if second is not None:
             second = replace(second, vocabulary=second.vocabulary or self.vocabulary)
@@ -313,11 +309,13 @@ class TransformerConfig:
         """In what layer number `layer` (from 0) differs from others."""
         window, chunk = self._sees(layer)
         rotates = not (self.no_rotary_every and (layer + 1) % self.no_rotary_every == 0)
-        rotates &= not (self.rotary_in_windows and not (window or chunk))
+        dense = self.rotary_in_dense and not self.is_mixture(layer)
+        rotates &= not (self.rotary_in_windows and not (window or chunk or dense))
         relative = self.relative_buckets > 0 and (layer == 0 or self.relative_per_layer)
         normed = self.first_norm or layer > 0
         letter, experts = self.layer_letter(layer), self.experts_of(layer)
-        return LayerKind(experts > 0, window, chunk, rotates, letter, relative, normed, experts, self._keys(layer))
+        chooses = self.latent is None or self.latent.has_indexer(layer)
+        return LayerKind(experts > 0, window, chunk, rotates, letter, relative, normed, experts, chooses, self._keys(layer))
 
     def _sees(self, layer: int) -> tuple[int, int]:
         """Window and chunk of layer number `layer`; zeros: all keys."""

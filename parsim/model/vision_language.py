@@ -19,12 +19,14 @@ def read_vision_language(tree: Mapping[str, Any], path: str) -> TransformerConfi
     """Text, tower and projector. Raises `ModelError` as `parsim.model.huggingface.read_config` does."""
     kind = str(tree["model_type"])
     known = VISION_LANGUAGE[kind]
+    classes = tree.get("architectures")
+    if isinstance(classes, list) and [*classes, ""][0] in known.text_classes:
+        return read_config({**_text_part(tree, known, kind, path), "architectures": classes}, f"{path}.{known.text_key}")
     vision = tree.get("vision_config")
     alone = lacks_tower(tree)
     if not isinstance(vision, Mapping) and not alone:
         text = f"a {kind} model has a vision_config; the text alone is another model"
         raise ModelError(Finding(text, f"{path}.vision_config", vision, "add it, or give the text_config as a config of its own"))
-    classes = tree.get("architectures")
     usual = isinstance(classes, list) and str([*classes, ""][0]).endswith("ForConditionalGeneration")
     if isinstance(classes, list) and classes and not usual and classes[0] not in known.classes:
         text = f"of models with images, {classes[0]} is not supported yet"

@@ -27,7 +27,7 @@ from math import lcm
 from parsim.errors import Finding
 from parsim.kernel import Kernel
 from parsim.model.attention import AttentionCore
-from parsim.model.linear_attention import LinearAttention
+from parsim.model.linear_attention import LinearAttention, ShortConvolution
 from parsim.model.model import Model, Operator
 from parsim.model.sparse_attention import LightningIndexer, SparseCore
 from parsim.model.tape import Step
@@ -170,6 +170,9 @@ def context_findings(model: Model, training: Training, parallelism: Parallelism)
             f"not supported yet: context parallelism with linear attention ({scan.kind}), whose layers pass a state of"
             f" {scan.heads} x {scan.key_dim} x {scan.value_dim} x 4 B = {4 * scan.state / 2**20:.4g} MiB per sample from rank to rank"
         )
+        return [Finding(text, _SIZE, size, "use context.size 1: memory and work of these layers grow with the tokens alone")]
+    if row := next((one for block in model.blocks for one in block.operators if isinstance(one, ShortConvolution)), None):
+        text = f"not supported yet: context parallelism with a convolution over {row.taps} tokens, the first of which another rank has"
         return [Finding(text, _SIZE, size, "use context.size 1: memory and work of these layers grow with the tokens alone")]
     findings = _length_findings(model, training.sequence_length, "sequence_length", parallelism)
     if training.mean_sequence_length:

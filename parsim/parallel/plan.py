@@ -19,6 +19,7 @@ from parsim.model.mixture import GroupedLinear, Router, routing
 from parsim.model.model import Block, Model, Parameter
 from parsim.model.shared_overlap import exchanged, overlap_shared_experts
 from parsim.model.workload import Workload
+from parsim.parallel.chosen_findings import shared_findings
 from parsim.parallel.chunk_strategy import SHARDED, sharding_of
 from parsim.parallel.context import ContextParallelHooks
 from parsim.parallel.expert_load import Rows, mixtures
@@ -415,7 +416,7 @@ def plan(
     loads = load.by_block(model)
     kinds = clock.of_ranks if isinstance(clock, Clocks) else ()
     made = Plan(model, mesh, training, parallelism, runtime, workload, chunks, slots, pairs, gpus, dict(slow or {}), loads, kinds=kinds)
-    if findings := tied_findings(made):
+    if findings := [*tied_findings(made), *shared_findings(made)]:
         raise PlanError(findings)
     return made
 

@@ -13,6 +13,7 @@ from parsim.model.mixture import GroupedLinear
 from parsim.model.model import OUTER, Model
 from parsim.model.regions import REGIONS, regions
 from parsim.parallel import zero3_buckets, zero_plus_plus
+from parsim.parallel.chosen_findings import chosen_findings
 from parsim.parallel.context import context_findings
 from parsim.parallel.experts import expert_findings, permutation_findings
 from parsim.parallel.groups import Groups, Mesh
@@ -77,7 +78,7 @@ def findings_of(
     findings += _product_findings(model, training, parallelism)
     findings += _adapter_findings(training, parallelism)
     findings += _region_findings(model, training)
-    findings += _chosen_findings(model, training, parallelism)
+    findings += chosen_findings(model, training, parallelism)
     findings += _list_findings(training, parallelism, runtime)
     findings += tower_findings(model, training, parallelism)
     findings += _split_findings(model, parallelism)
@@ -273,25 +274,6 @@ def _document_findings(model: Model, training: Training, parallelism: Parallelis
         text = "not supported yet: packed documents with context parallelism, whose ranks each hold a part of every document"
         return [Finding(text, path, length, "leave it out, or use context.size 1")]
     return []
-
-
-def _chosen_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:
-    """What attention to chosen keys (DeepSeek-V3.2) does not go with."""
-    chosen = model.facts.get("chosen_keys")
-    if not chosen:
-        return []
-    what = f"attention to {chosen} chosen keys"
-    findings = []
-    if parallelism.tensor.size > 1 and not parallelism.tensor.sequence_parallel:
-        text = f"{what} over tensor ranks needs sequence parallelism (as Megatron-LM's AbsorbedMLA states)"
-        findings.append(Finding(text, "parallel.tensor.sequence_parallel", False, "use true"))
-    if parallelism.context.size > 1 and (method := parallelism.context.method) != "all-gather":
-        text = f"{what} over context ranks: a query may choose any key, so that all are gathered (Megatron-LM takes no other cp_comm_type)"
-        findings.append(Finding(text, "parallel.context.method", method, "use all-gather"))
-    if training.attention == "eager":
-        text = f"{what} has its own kernels; eager attention with masked scores of all keys is not supported yet"
-        findings.append(Finding(text, "training.attention", "eager", "leave it out"))
-    return findings
 
 
 def _list_findings(training: Training, parallelism: Parallelism, runtime: Runtime) -> list[Finding]:

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from parsim.errors import Finding
 from parsim.kernel import Memory
 from parsim.model.linear import Embedding, Linear
-from parsim.model.linear_attention import LinearAttention
+from parsim.model.linear_attention import LinearAttention, ShortConvolution
 from parsim.model.loss import Loss
 from parsim.model.mixture import GroupedLinear
 from parsim.model.model import Block, Model, Operator
@@ -281,6 +281,8 @@ def tensor_findings(model: Model, training: Training, parallelism: Parallelism) 
             text = "not supported yet: tensor parallelism with RWKV, whose projections are gated by others of the same width"
             return [Finding(text, path, size, "use data or pipeline parallelism")]
         rules += [("heads of linear attention", mixer.heads), ("key heads or groups of linear attention", mixer.key_heads)]
+    elif row := next((one for block in model.blocks for one in block.operators if isinstance(one, ShortConvolution)), None):
+        rules.append(("channels of the convolutions", row.features))
     for name, count in rules:
         if count % size:
             legal = [d for d in range(1, count + 1) if count % d == 0 and d <= 64]

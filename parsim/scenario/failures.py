@@ -88,10 +88,10 @@ def reliability(job: JobFacts) -> Reliability:
     if lacking:
         found.reason = f"it needs economics.{' and economics.'.join(lacking)}"
         written = _written(section)
+        failing = section.mtbf_per_gpu is not None or section.failures
         if section.horizon is not None:
             found.findings.append(Finding(f"no training can be simulated: {found.reason}", "economics.horizon", section.horizon))
-        elif len(lacking) == 1 or written:
-            failing = section.mtbf_per_gpu is not None or section.failures
+        elif failing or written:
             path = ("mtbf_per_gpu" if section.mtbf_per_gpu is not None else "failures") if failing else written[0]
             text = "goodput is not computed, and failures cost nothing"
             found.warnings.append(Finding(text, f"economics.{path}", None, f"add economics.{lacking[0]}"))

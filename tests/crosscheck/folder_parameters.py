@@ -86,6 +86,8 @@ def counted(tree: Mapping[str, Any]) -> int | None:
     kind = getattr(transformers, name, None) if name else class_of(config)
     if kind is None:
         return None
+    if not isinstance(config, kind.config_class):  # a class of the text part alone, as AutoModelForCausalLM makes it
+        config = config.get_text_config()
     with torch.device("meta"):
         return parameters(kind._from_config(config))
 

@@ -55,10 +55,11 @@ def test_encoders(name: str, head: str) -> None:
     kind, values, _ = ENCODERS[name]
     config = configuration(kind, values)
     cls = getattr(transformers, kind + ("" if head == "Model" else "For") + head)
-    built, model = module(config, bits="bf16", kind=cls), counterpart(config, cls)
+    device = "cpu" if kind == "MegatronBert" else "meta"  # which looks for padding in any mask
+    built, model = module(config, bits="bf16", kind=cls, device=device), counterpart(config, cls)
     assert parameter_count(model) == parameters(built)
     if head in ("MaskedLM", "ImageClassification"):
-        words = ids(BATCH, 32)
+        words = ids(BATCH, 32, device)
         inputs = {"input_ids": words, "labels": words}
         if kind == "DebertaV2":  # which looks for padding in the words where no mask is given
             inputs["attention_mask"] = torch.ones_like(words)
@@ -160,3 +161,14 @@ def test_models_with_a_vision_tower(name: str) -> None:
         expected = of_torch(lambda: built(**inputs))
     at = Workload(1, 32, element=4, dtype="fp32", weight_element=4, attention="eager")
     assert of_parsim(model, at) == expected
+
+
+@pytest.mark.parametrize("name", ["llama4", "qwen3_5", "qwen3_5_moe"])
+def test_classes_of_the_text_alone(name: str) -> None:
+    """AutoModelForCausalLM makes them of a config with a tower."""
+    kind, values, _ = VISION_LANGUAGE[name]
+    config = configuration(kind, values)
+    with torch.device("meta"):
+        built = transformers.AutoModelForCausalLM.from_config(config)
+    assert type(built).__name__ == f"{kind}ForCausalLM"
+    assert parameter_count(counterpart(config, type(built))) == parameters(built)

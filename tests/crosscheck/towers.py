@@ -22,6 +22,12 @@ _IMAGE = {
 ENCODERS: dict[str, tuple[str, dict[str, Any], str]] = {
     "xlm-roberta": ("XLMRoberta", _BERT, "MaskedLM SequenceClassification TokenClassification QuestionAnswering Model"),
     "camembert": ("Camembert", _BERT, "MaskedLM"),
+    "roberta-prelayernorm": ("RobertaPreLayerNorm", _BERT, "MaskedLM SequenceClassification TokenClassification QuestionAnswering Model"),
+    "megatron-bert": (
+        "MegatronBert",
+        _BERT,
+        "MaskedLM PreTraining SequenceClassification TokenClassification QuestionAnswering Model",
+    ),
     "distilbert": ("DistilBert", _DISTIL, "MaskedLM SequenceClassification TokenClassification QuestionAnswering Model"),
     "electra": ("Electra", {**_BERT, "embedding_size": 32}, "PreTraining MaskedLM SequenceClassification TokenClassification Model"),
     "mpnet": ("MPNet", _BERT, "MaskedLM SequenceClassification Model"),

@@ -103,6 +103,7 @@ def test_every_model_type_is_counted() -> None:
         "transformer",
         "gla",  # test_linear_attention.py
         "gated_deltanet",
+        "step3p5",  # test_mixed_layers.py
     }
     same = {kind for kind, family in MODEL_TYPES.items() if kind in family.also}
     others = {family.model_type for module in (encoders, vision, encoder_decoders) for family in module.FAMILIES}  # crosscheck/towers.py

@@ -266,6 +266,17 @@ def test_a_llama_4_without_a_tower_is_its_text() -> None:
     assert said["model_tower"] == "none: the text alone is trained"
 
 
+def test_a_class_of_the_text_alone_over_a_config_with_a_tower() -> None:
+    whole = {"model_type": "llama4", "text_config": LLAMA4_TEXT, "vision_config": {"hidden_size": 32}, "image_token_index": 9}
+    text = build_model({**LLAMA4_TEXT, "architectures": ["Llama4ForCausalLM"]}, name="llama4", base_lookup=look_up)
+    read = build_model({**whole, "architectures": ["Llama4ForCausalLM"]}, name="llama4", base_lookup=look_up)
+    assert (read.blocks, read.facts["vision"]) == (text.blocks, None)
+    with pytest.raises(ModelError, match="some_size"):
+        build_model({**whole, "architectures": ["Llama4ForCausalLM"], "some_size": 3}, name="llama4", base_lookup=look_up)
+    with pytest.raises(ModelError, match="Llama4ForTokenClassification is not supported yet"):
+        build_model({**whole, "architectures": ["Llama4ForTokenClassification"]}, name="llama4", base_lookup=look_up)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -267,6 +267,11 @@ def test_half_of_what_goodput_needs(section: dict[str, Any], path: str, lacks: s
     assert warned(job) == [f"{path}: goodput is not computed, and failures cost nothing"]
 
 
+def test_of_failures_that_nobody_asks_for_nothing_is_said() -> None:
+    """A cluster may have storage, and a job a price, without either."""
+    assert warned(built({"gpu_hour": 2.0}, storage={"latency": 0})) == []
+
+
 def test_a_checkpoint_of_a_model_without_parameters() -> None:
     tree = {
         "model": {"stages": [{"forward": "1 ms", "backward_input": "1 ms"}]},

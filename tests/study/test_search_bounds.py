@@ -120,6 +120,15 @@ def test_bounds_hold_for_passes_without_gradients(objective, algorithm):
     check(build(load("llama-7b-zero2-8x-a100", *small, *machine, *job)))
 
 
+@pytest.mark.parametrize("schedule", ["v-min", "zb-v"])
+def test_where_stages_turn_in_a_v_nothing_is_received(schedule):
+    """Two stages of one rank hand over without a message, and no tensor rank gathers its parts."""
+    model = "model={base: llama-3-8b, layers: 4, hidden: 256, heads: 8, kv_heads: 4, mlp: 512, vocabulary: 2048}"
+    split = f"parallel={{tensor: {{size: 2}}, pipeline: {{size: 2, schedule: {schedule}, virtual_stages: 2}}, data: {{strategy: zero1}}}}"
+    sizes = ("training.sequence_length=64", "training.global_batch=4", "training.micro_batch=1", "software.profile=megatron-2021")
+    check(build(load("llama-7b-zero1-8x-a100", model, split, *sizes)))
+
+
 def test_memory_that_is_surely_live():
     """A gathered buffer counts from the compute that waits for it; what a reduction frees is gone with what it waits for."""
     tensors = [Tensor("saved", 1024, "activations"), Tensor("whole", 4096, "buffers"), Tensor("grad", 2000, "gradients")]

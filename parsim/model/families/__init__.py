@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from parsim.model.families import (
     beside_weights,
+    convolutions,
     encoder_decoders,
     encoders,
     gpt,
     hybrids,
     layernorm,
     llama,
+    mixed_windows,
     mixtures,
     recurrences,
     rmsnorm,
@@ -19,7 +21,10 @@ from parsim.model.families.family import Family
 from parsim.model.families.refused import REFUSED as _REFUSED
 from parsim.model.families.refused_towers import REFUSED_TOWERS
 
-_MODULES = (gpt, llama, mixtures, encoders, recurrences, hybrids, layernorm, rmsnorm, beside_weights, encoder_decoders, vision)
+_MODULES = (
+    gpt, llama, mixtures, mixed_windows, encoders, recurrences, hybrids, convolutions, layernorm, rmsnorm, beside_weights,
+    encoder_decoders, vision,
+)  # fmt: skip
 FAMILIES: dict[str, Family] = {family.name: family for module in _MODULES for family in module.FAMILIES}
 MODEL_TYPES: dict[str, Family] = {
     kind: family for family in FAMILIES.values() for kind in (family.model_type, *family.also) if kind

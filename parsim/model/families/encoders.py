@@ -148,6 +148,38 @@ MODERNBERT = Family(
     adjust=_modernbert,
 )  # fmt: skip
 
+
+def _modernbert_decoder(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    """Windows on one side of a token are half as long as ModernBERT's on both."""
+    read = _modernbert(fields, tree)
+    both = tree.get("local_attention", 128)
+    if not isinstance(both, int) or isinstance(both, bool) or both < 2:
+        raise ModelError(Finding("windows need a width of at least 2", "local_attention", both, "128: 64 tokens before each"))
+    fields["attention_window"] = both // 2 if "W" in fields["layer_pattern"] else 0
+    return read | {"local_attention", "sliding_window"}
+
+
+MODERNBERT_DECODER = MODERNBERT._replace(
+    name="modernbert-decoder",
+    model_type="modernbert-decoder",
+    structure={**MODERNBERT.structure, "task": "causal-lm", "causal": True, "fused_query_key_value": False, "head_bias": True},
+    keys={**{key: name for key, name in MODERNBERT.keys.items() if name != "attention_window"}, "decoder_bias": "head_bias"},
+    stated={"classifier_bias": (False,), "classifier_activation": ("gelu",)},
+    adjust=_modernbert_decoder,
+)
+ROBERTA_PRENORM = ROBERTA._replace(
+    name="roberta-prelayernorm",
+    model_type="roberta-prelayernorm",
+    structure={**ROBERTA.structure, "norm_placement": "pre", "final_norm": True},
+    registration=("attention_norm", "query_key_value", "attention_output", "mlp_norm", "mlp_up", "mlp_down"),
+)
+MEGATRON_BERT = BERT._replace(
+    name="megatron-bert",
+    model_type="megatron-bert",
+    structure={**BERT.structure, "norm_placement": "pre", "final_norm": True, "embedding_norm": False},
+    registration=ROBERTA_PRENORM.registration,
+)
+
 DEBERTA_WORDS = ("c2p", "p2c")
 
 
@@ -191,4 +223,18 @@ DEBERTA_V2 = BERT._replace(
     adjust=_deberta,
 )
 
-FAMILIES = (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, ELECTRA, MPNET, NOMIC_BERT, MODERNBERT, DEBERTA_V2)
+FAMILIES = (
+    BERT,
+    ROBERTA,
+    XLM_ROBERTA,
+    CAMEMBERT,
+    DISTILBERT,
+    ELECTRA,
+    MPNET,
+    NOMIC_BERT,
+    MODERNBERT,
+    MODERNBERT_DECODER,
+    ROBERTA_PRENORM,
+    MEGATRON_BERT,
+    DEBERTA_V2,
+)

@@ -174,4 +174,46 @@ MPT = Family(
     adjust=_mpt,
 )  # fmt: skip
 
-FAMILIES = (GPT2, MEGATRON_GPT, OPT, BLOOM, GPT_NEOX, PHI, MPT)
+
+def _biogpt(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    fields["attention_dropout"] = bool(tree.get("attention_probs_dropout_prob", 0.1))
+    return {"attention_probs_dropout_prob"}
+
+
+BIOGPT = OPT._replace(
+    name="biogpt",
+    model_type="biogpt",
+    structure={
+        **OPT.structure, "upcast_softmax": False, "activation": "gelu", "embedding_dropout": True, "attention_dropout": True,
+        "maximum_sequence": 1024,
+    },
+    keys={**SIZES, "hidden_act": "activation", "hidden_dropout_prob": "dropout"},
+    stated={"activation_dropout": (0.0, 0), "layerdrop": (0.0, 0)},
+    harmless=words("scale_embedding"),
+    adjust=_biogpt,
+)  # fmt: skip
+
+
+def _xglm(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    fields["attention_dropout"] = bool(tree.get("attention_dropout", 0.1))
+    return {"attention_dropout"}
+
+
+XGLM = OPT._replace(
+    name="xglm",
+    model_type="xglm",
+    structure={
+        **OPT.structure, "upcast_softmax": False, "activation": "gelu", "position": "sinusoidal", "positions_computed": True,
+        "positions_per_sample": False, "embedding_dropout": True, "attention_dropout": True, "bounded_scores": True,
+    },
+    keys={
+        "d_model": "hidden", "num_layers": "layers", "attention_heads": "heads", "ffn_dim": "mlp", "vocab_size": "vocabulary",
+        "max_position_embeddings": "maximum_sequence", "tie_word_embeddings": "tied_embeddings", "activation_function": "activation",
+        "dropout": "dropout",
+    },
+    stated={"activation_dropout": (0.0, 0), "layerdrop": (0.0, 0), "add_cross_attention": (False,)},
+    harmless=words("init_std scale_embedding"),
+    adjust=_xglm,
+)  # fmt: skip
+
+FAMILIES = (GPT2, MEGATRON_GPT, OPT, BLOOM, GPT_NEOX, PHI, MPT, BIOGPT, XGLM)

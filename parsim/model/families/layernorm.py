@@ -13,7 +13,7 @@ from parsim.limits import MOST_LAYERS, beyond
 from parsim.model.families.family import GROUPED, SIZES, Family, Fields, shortest, words
 from parsim.model.families.gpt import GPT2
 from parsim.model.families.llama import BIASES, EXPERT_REGISTRATION, REGISTRATION, ROUTER, STRUCTURE
-from parsim.model.families.readers import biases, dropout_of, interleaved, together, windows
+from parsim.model.families.readers import biases, dense_first, dropout_of, interleaved, together, windows
 
 _LAYER_NORM = {**STRUCTURE, "normalisation": "layernorm"}
 _PLAIN = {**_LAYER_NORM, "gated": False}
@@ -213,6 +213,54 @@ COHERE2 = COHERE._replace(
     keys={**GROUPED, **BIASES},
     adjust=_cohere2,
 )  # fmt: skip
+
+
+def _cohere2_moe(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    """Every fourth layer sees all keys, counted behind the first dense ones; those have rotary positions in any case."""
+    layers = int(fields["layers"])
+    usual_numbers = {"first_k_dense_replace": 0, "sliding_window_pattern": 4, "prefix_dense_sliding_window_pattern": 1}
+    numbers = [usual if tree.get(key) is None else tree[key] for key, usual in usual_numbers.items()]
+    for key, number in zip(usual_numbers, numbers, strict=True):
+        if type(number) is not int or number < (key != "first_k_dense_replace"):
+            raise ModelError(Finding(f"must be a number of layers, is {repr(number)[:60]}", key, number, f"{usual_numbers[key]}"))
+    first, every, dense_every = numbers
+    first = min(first, layers)
+    full, window = "full_attention", "sliding_attention"
+    usual = [window if (i + 1) % dense_every else full for i in range(first)]
+    usual += [window if (i + 1) % every else full for i in range(layers - first)]
+    kinds = tree.get("mlp_layer_types") or ["dense"] * first + ["sparse"] * (layers - first)
+    read = interleaved(4096, 4)(fields, {**tree, "layer_types": tree.get("layer_types") or usual, "sliding_window_pattern": None})
+    fields |= {"rotary_in_windows": bool(fields["attention_window"]), "rotary_in_dense": dense_every == 1}
+    experts, width = fields.setdefault("experts", {}), int(fields["mlp"])
+    experts |= {"mlp": width, "shared": width * int(tree.get("num_shared_experts") or 0)}
+    sigmoid = tree.get("expert_selection_fn") == "sigmoid"
+    experts["renormalise"] = sigmoid and tree.get("norm_topk_prob") is not False
+    fields["mlp"] = tree.get("prefix_dense_intermediate_size") or width
+    if tree.get("rms_norm_eps") is not None:
+        fields |= {"normalisation": "rmsnorm", "norm_in_fp32": False}
+    if not fields["attention_window"]:
+        fields["position"] = "none"
+        if "dense" in kinds and dense_every == 1:
+            text = "rotary positions in the first dense layers alone are not supported yet"
+            raise ModelError(Finding(text, "prefix_dense_sliding_window_pattern", dense_every, "give layer_types with sliding_attention"))
+    keys = "first_k_dense_replace sliding_window_pattern prefix_dense_sliding_window_pattern num_shared_experts expert_selection_fn"
+    read |= words(f"{keys} norm_topk_prob prefix_dense_intermediate_size rms_norm_eps")
+    return read | dense_first(fields, {**tree, "mlp_layer_types": kinds})
+
+
+COHERE2_MOE = COHERE._replace(
+    name="cohere2-moe",
+    model_type="cohere2_moe",
+    structure={**_COHERE, "head_dim": 128},
+    registration=(*COHERE.registration[:-1], "mixture.router", "mixture.experts", "mixture.shared", "attention_norm"),
+    keys={**GROUPED, **BIASES, "num_experts": "experts.count", "num_experts_per_tok": "experts.top_k"},
+    stated={
+        **COHERE.stated, "use_qk_norm": (False,), "shared_expert_combination_strategy": ("average", "sum"),
+        "expert_selection_fn": ("softmax", "sigmoid"),
+    },
+    harmless=COHERE.harmless | ROUTER,
+    adjust=_cohere2_moe,
+)  # fmt: skip
 PHIMOE = Family(
     name="phimoe",
     model_type="phimoe",
@@ -274,5 +322,6 @@ OPENAI_GPT = GPT2._replace(
 )
 
 FAMILIES = (
-    GPTJ, CODEGEN, GPT_NEO, GPT_BIGCODE, STARCODER2, FALCON, STABLELM, PERSIMMON, COHERE, COHERE2, PHIMOE, ORION, DBRX, OPENAI_GPT,
+    GPTJ, CODEGEN, GPT_NEO, GPT_BIGCODE, STARCODER2, FALCON, STABLELM, PERSIMMON, COHERE, COHERE2, COHERE2_MOE, PHIMOE, ORION, DBRX,
+    OPENAI_GPT,
 )  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from parsim.errors import Finding, ModelError
-from parsim.model.families.family import Fields, words
+from parsim.model.families.family import Fields, shortest, words
 from parsim.model.families.llama import BIASES, DEEPSEEK_V3, DEEPSEEK_V32, EXPERT_REGISTRATION, REGISTRATION, ROUTER, deepseek, member
 from parsim.model.families.readers import biases, dense_first, shared_experts, together, unrotated, windows
 
@@ -65,12 +65,27 @@ LLAMA4 = member(
 KIMI_K2 = DEEPSEEK_V3._replace(name="kimi-k2", model_type="kimi_k2")
 
 
+_INDEXERS = {"full": "F", "shared": "S"}
+
+
 def _indexers(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
-    """Every layer chooses keys by an indexer of its own."""
-    said = tree.get("indexer_types")
-    if said is not None and list(said) != ["full"] * int(fields["layers"]):
-        raise ModelError(Finding("layers that share an indexer are not supported yet", "indexer_types", said, "full for every layer"))
-    return {"indexer_types"}
+    """Which layers have an indexer: ``indexer_types``, a pattern of letters or words, or every n-th one behind the first few."""
+    layers = int(fields["layers"])
+    key = "indexer_types" if tree.get("indexer_types") is not None else "index_topk_pattern"
+    said = tree.get(key)
+    if said is None:
+        every, first = max(int(tree.get("index_topk_freq") or 1), 1), tree.get("index_skip_topk_offset")
+        start = 2 if first is None else int(first)
+        letters = "".join("F" if max(layer - start + 1, 0) % every == 0 else "S" for layer in range(layers))
+    else:
+        kinds = list(said) if isinstance(said, str | list) else []
+        letters = "".join(_INDEXERS.get(str(kind), str(kind)) for kind in kinds)
+        if len(kinds) != layers or set(letters) - {"F", "S"}:
+            text = f"must say full or shared (F or S) for each of {layers} layers, is {repr(said)[:60]}"
+            raise ModelError(Finding(text, key, said, "take it from the model's own config.json"))
+    if "S" in letters:
+        fields.setdefault("latent", {})["indexers"] = shortest(letters)
+    return set(words("indexer_types index_topk_pattern index_topk_freq index_skip_topk_offset"))
 
 
 GLM_LITE = DEEPSEEK_V3._replace(
@@ -109,8 +124,8 @@ GLM_DSA = DEEPSEEK_V32._replace(
         "latent": {"chosen": 2048, "index_heads": 32},
         "experts": {**DEEPSEEK_V32.structure["experts"], "dense_layers": 3},
     },
-    stated={**DEEPSEEK_V32.stated, "index_topk_freq": (1,), "index_topk_pattern": ()},
-    harmless=DEEPSEEK_V32.harmless | words("indexer_rope_interleave index_skip_topk_offset"),
+    stated={**DEEPSEEK_V32.stated, "moe_router_dtype": ("float32",)},
+    harmless=DEEPSEEK_V32.harmless | words("indexer_rope_interleave index_share_for_mtp_iteration"),
     adjust=together(deepseek, dense_first, _indexers),
 )
 
@@ -128,4 +143,44 @@ GLM4_MOE = member(
     adjust=together(shared_experts, biases("attention_bias", "query_key_value_bias"), dense_first),
 )  # fmt: skip
 
-FAMILIES = (GPT_OSS, LLAMA4, KIMI_K2, GLM_LITE, YOUTU, MINICPM3, GLM_DSA, GLM4_MOE)
+AXK1 = GLM_LITE._replace(
+    name="axk1",
+    model_type="axk1",
+    structure={**GLM_LITE.structure, "experts": {**GLM_LITE.structure["experts"], "output_norm": True}},
+    registration=tuple(one for role in GLM_LITE.registration for one in (role, *["mixture.output_norm"] * (role == "mixture.shared"))),
+    keys={key: name for key, name in GLM_LITE.keys.items() if key != "moe_layer_freq"},
+    stated={**GLM_LITE.stated, "moe_layer_freq": (1,)},
+)
+
+
+def _hy_v3(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    """The MLP that every token visits, as wide as an expert or several; the first layer is dense where the config is silent."""
+    experts, shared = fields.setdefault("experts", {}), tree.get("num_shared_experts")
+    experts["shared"] = int(1 if shared is None else shared) * int(experts.get("mlp") or 1536)
+    kinds, first = tree.get("mlp_layer_types"), tree.get("first_k_dense_replace")
+    if kinds is None:
+        experts["dense_layers"] = 1 if first is None else first
+    return {"num_shared_experts", "first_k_dense_replace"} | dense_first(fields, tree)
+
+
+HY_V3 = member(
+    "hy-v3",
+    {
+        "head_dim": 128, "query_key_norm": True,
+        "experts": {"router_bias": True, "router_dtype": "fp32", "renormalise": True, "wide_sum": True},
+    },
+    {
+        **BIASES, "mlp_bias": "mlp_bias", "num_experts": "experts.count", "num_local_experts": "experts.count",
+        "num_experts_per_tok": "experts.top_k", "moe_intermediate_size": "experts.mlp", "expert_hidden_dim": "experts.mlp",
+        "enable_moe_fp32_combine": "experts.wide_sum",
+    },
+    (*REGISTRATION[:5], "mixture.router", "mixture.experts", "mixture.shared", *REGISTRATION[-2:]),
+    stated={"qk_norm": (True,), "moe_router_use_sigmoid": (True,), "moe_router_enable_expert_bias": (True,), "route_norm": (True,)},
+    # the module that predicts a further word is in the checkpoint; transformers' class has none, nor a head in fp32
+    harmless=ROUTER | words(
+        "router_scaling_factor num_nextn_predict_layers use_grouped_mm enable_attention_fp32_softmax enable_lm_head_fp32"
+    ),
+    adjust=_hy_v3,
+)  # fmt: skip
+
+FAMILIES = (GPT_OSS, LLAMA4, KIMI_K2, GLM_LITE, YOUTU, MINICPM3, GLM_DSA, GLM4_MOE, AXK1, HY_V3)

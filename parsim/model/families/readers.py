@@ -67,6 +67,22 @@ def pattern(types: list[str]) -> Fields:
     return {"full_attention_every": 0, "layer_pattern": shortest(letters)}
 
 
+def rotary_shares(tree: Mapping[str, Any], usual: Mapping[str, float]) -> dict[str, float]:
+    """The rotated share of a head by kind of layer, from ``rope_parameters`` of the kind or of all, `usual` where they are silent."""
+    said = tree.get("rope_parameters")
+    parameters = said if isinstance(said, Mapping) else {}
+    found = {}
+    for kind, share in usual.items():
+        own = parameters.get(kind)
+        values = (own if isinstance(own, Mapping) else parameters).get("partial_rotary_factor"), tree.get("partial_rotary_factor")
+        value = next((value for value in values if value is not None), share)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0.0 < value <= 1.0:
+            text = f"partial_rotary_factor is a share of each head, is {repr(value)[:60]}"
+            raise ModelError(Finding(text, "rope_parameters", said, "a number above 0 and at most 1"))
+        found[kind] = float(value)
+    return found
+
+
 def unrotated(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     """Layers without rotary positions, every n-th one: ``no_rope_layer_interval``, or ``no_rope_layers`` with a 1 for those that rotate."""
     layers, interval = int(fields["layers"]), int(tree.get("no_rope_layer_interval") or 4)
@@ -83,13 +99,14 @@ def unrotated(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
 
 def dense_first(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
     """Which layers have experts: ``mlp_layer_types``, or the layers without any in ``mlp_only_layers``; the first ones may be dense."""
-    layers = int(fields["layers"])
     kinds, alone = tree.get("mlp_layer_types"), tree.get("mlp_only_layers")
+    if alone and any(type(layer) is not int for layer in alone):
+        raise ModelError(Finding("must be numbers of layers", "mlp_only_layers", alone, "take it from the model's own config.json"))
     dense = [i for i, kind in enumerate(kinds) if kind == "dense"] if kinds else sorted(alone or ())
     if dense != list(range(len(dense))):
         key = "mlp_layer_types" if kinds else "mlp_only_layers"
         raise ModelError(Finding(f"{key}: dense layers behind layers with experts are not supported yet", key, tree[key]))
-    if dense and len(dense) < layers:
+    if dense:
         fields.setdefault("experts", {})["dense_layers"] = len(dense)
     return {"mlp_layer_types", "mlp_only_layers"}
 

@@ -30,7 +30,7 @@ REFUSED: Mapping[str, str] = {
         ),
         "of flash-linear-attention's models RetNet, GLA, Gated DeltaNet and softmax attention alone are read",
     ),
-    **dict.fromkeys(("lfm2", "lfm2_moe"), "gated short convolutions in place of attention"),
+    "lfm3": "short convolutions and attention side by side with weights of their own",
     "zamba": "attention layers share their weights and read the embedding a second time",
     "zamba2": "attention layers share their weights and read the embedding a second time",
     "hymba": "attention and a state-space mixer stand side by side in one layer",
@@ -49,7 +49,30 @@ REFUSED: Mapping[str, str] = {
     "transfo-xl": "a memory of earlier segments and an adaptive softmax",
     "reformer": "hashed attention and reversible layers",
     "chatglm2": "write chatglm, as the model's own file does",
-    "mimo_v2_flash": "values narrower than keys and heads of two kinds",
+    **dict.fromkeys(
+        ("minimax_m3", "minimax_m3_vl_text", "minimax_m3_vl"),
+        "attention to blocks of keys that an indexer chooses for every group of heads",
+    ),
+    "step3p7": "a tower of images with convolutions behind it; its text alone can be trained: write its text_config as a config of its own",
+    **dict.fromkeys(
+        ("qwen4_exp", "qwen4_exp_text"),
+        "embeddings of several words, per-layer embeddings, gated residuals and keys that an indexer chooses",
+    ),
+    **dict.fromkeys(
+        ("glm5_next", "glm5_next_text"), "hyper-connections around layers of Kimi Delta Attention and of keys that an indexer chooses"
+    ),
+    "hy_v4": "hyper-connections around attention to keys that an indexer chooses",
+    **dict.fromkeys(
+        ("inkling_mm_model", "inkling_text"), "biases of relative positions made of every query, and short convolutions beside attention"
+    ),
+    **dict.fromkeys(
+        ("inkling2", "inkling2_text"),
+        "biases of relative positions made of every query, convolutions whose taps a token makes, and attention over residuals",
+    ),
+    **dict.fromkeys(
+        ("mistral_large4", "mistral_large4_text"), "layers that attend to the compressed keys of earlier ones, chosen by a shared indexer"
+    ),
+    "gpt_neox_japanese": "a bias behind the attention of the last layer alone",
     "jetmoe": "experts of attention heads",
     "olmo_hybrid": f"{_RECURRENT} (gated delta rule with its own projections)",
 }

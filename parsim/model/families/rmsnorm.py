@@ -171,6 +171,22 @@ SEED = member(
     {"attention_bias": "query_key_value_bias", "attention_out_bias": "output_bias", "mlp_bias": "mlp_bias", "residual_dropout": "dropout"},
     adjust=dropout_of("attention_dropout"),
 )
+
+
+def _nanochat(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+    fields["softcap_logits"] = tree.get("final_logit_softcapping", 15.0) is not None
+    return {"final_logit_softcapping"}
+
+
+NANOCHAT = member(
+    "nanochat",
+    {
+        "gated": False, "activation": "relu2", "norm_weights": False, "embedding_norm": True, "embedding_dropout": False,
+        "query_key_norm": True, "query_key_norm_weights": False,
+    },
+    BIASES,
+    adjust=_nanochat,
+)  # fmt: skip
 MINISTRAL = member("ministral", {}, adjust=windows, also=("ministral3",))
 
 # experts
@@ -322,7 +338,7 @@ def _ernie_moe(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
 
 ERNIE_MOE = member(
     "ernie4-5-moe",
-    {"tied_embeddings": True, "experts": {"router_dtype": "fp32", "renormalise": True, "router_bias": True}},
+    {"tied_embeddings": True, "experts": {"router_dtype": "fp32", "renormalise": True, "router_bias": True, "router_bias_counted": True}},
     {
         "moe_num_experts": "experts.count", "moe_k": "experts.top_k", "moe_intermediate_size": "experts.mlp",
         "moe_layer_interval": "experts.every",
@@ -336,6 +352,6 @@ ERNIE_MOE = member(
 FAMILIES = (
     HYPERCLOVA, VAULTGEMMA, CWM, JAIS, FLEX_OLMO, SOLAR, EXAONE_MOE,
     GEMMA3, GEMMA4,
-    GLM, GLM4, OLMO, OLMO2, OLMO3, EXAONE4, SMOLLM3, GRANITE, HELIUM, ARCEE, APERTUS, NEMOTRON, HUNYUAN, ERNIE, SEED, MINISTRAL,
+    GLM, GLM4, OLMO, OLMO2, OLMO3, EXAONE4, SMOLLM3, GRANITE, HELIUM, ARCEE, APERTUS, NEMOTRON, HUNYUAN, ERNIE, SEED, NANOCHAT, MINISTRAL,
     OLMOE, GRANITE_MOE, GRANITE_SHARED, MINIMAX_M2, DOTS, HUNYUAN_MOE, ERNIE_MOE,
 )  # fmt: skip

@@ -114,6 +114,37 @@ minimax_m2: hidden_size 3072 num_hidden_layers 62 intermediate_size 1536 num_att
   num_local_experts 256 num_experts_per_tok 8
 ernie4_5_moe: hidden_size 2560 num_hidden_layers 28 intermediate_size 12288 num_attention_heads 20 vocab_size 103424 num_key_value_heads
   4 moe_num_experts 64 moe_k 6 moe_intermediate_size 1536
+mimo_v2_flash: hidden_size 4096 num_hidden_layers 48 intermediate_size 16384 num_attention_heads 64 vocab_size 152576 num_key_value_heads 4
+  n_routed_experts 256 num_experts_per_tok 8 moe_intermediate_size 2048
+hy_v3: hidden_size 4096 num_hidden_layers 80 intermediate_size 13312 num_attention_heads 64 vocab_size 120832 num_key_value_heads 8
+  num_experts 192 num_experts_per_tok 8 moe_intermediate_size 1536
+axk1: hidden_size 7168 num_hidden_layers 61 intermediate_size 18432 num_attention_heads 64 vocab_size 163840 q_lora_rank 1536
+  kv_lora_rank 512 n_routed_experts 192 num_experts_per_tok 8 moe_intermediate_size 2048
+laguna: hidden_size 2048 num_hidden_layers 40 intermediate_size 8192 num_attention_heads 48 vocab_size 100352 num_key_value_heads 8
+  num_experts 256 num_experts_per_tok 8 moe_intermediate_size 512 shared_expert_intermediate_size 512
+step3p5: hidden_size 4096 num_hidden_layers 45 intermediate_size 11264 num_attention_heads 64 vocab_size 128815 num_key_value_heads 8
+  n_routed_experts 288 num_experts_per_tok 8 moe_intermediate_size 1280 share_expert_dim 1280
+granite_swa: hidden_size 2560 num_hidden_layers 24 intermediate_size 8192 num_attention_heads 20 vocab_size 100352 num_key_value_heads 4
+granitemoe_swa: hidden_size 4096 num_hidden_layers 32 intermediate_size 11008 num_attention_heads 32 vocab_size 32000
+  num_local_experts 8 num_experts_per_tok 2
+mellum: hidden_size 2304 num_hidden_layers 28 intermediate_size 7168 num_attention_heads 32 vocab_size 98304 num_key_value_heads 4
+  num_experts 64 num_experts_per_tok 8 moe_intermediate_size 896
+afmoe: hidden_size 2048 num_hidden_layers 32 intermediate_size 6144 num_attention_heads 16 vocab_size 200192 num_experts 64
+  num_experts_per_tok 6 moe_intermediate_size 1408
+cohere2_moe: hidden_size 8192 num_hidden_layers 40 intermediate_size 22528 num_attention_heads 64 vocab_size 256000 num_experts 8
+  num_experts_per_tok 2
+nanochat: hidden_size 768 num_hidden_layers 12 intermediate_size 8192 num_attention_heads 6 vocab_size 50304
+biogpt: hidden_size 1024 num_hidden_layers 24 intermediate_size 4096 num_attention_heads 16 vocab_size 42384
+xglm: d_model 1024 num_layers 24 attention_heads 16 vocab_size 256008 ffn_dim 4096
+lfm2: hidden_size 2560 num_hidden_layers 32 intermediate_size 12288 num_attention_heads 32 vocab_size 65536 num_key_value_heads 8
+lfm2_moe: hidden_size 2048 num_hidden_layers 32 intermediate_size 7168 num_attention_heads 32 vocab_size 65536 num_key_value_heads 8
+  num_experts 32 num_experts_per_tok 4 moe_intermediate_size 1792
+kimi_linear: hidden_size 2304 num_hidden_layers 27 intermediate_size 9216 num_attention_heads 32 vocab_size 163840 kv_lora_rank 512
+  num_experts 256 num_experts_per_token 8 moe_intermediate_size 1024
+modernbert-decoder: hidden_size 768 num_hidden_layers 22 intermediate_size 1152 num_attention_heads 12 vocab_size 50368
+megatron-bert: hidden_size 1024 num_hidden_layers 24 intermediate_size 4096 num_attention_heads 16 vocab_size 29056
+roberta-prelayernorm: hidden_size 768 num_hidden_layers 12 intermediate_size 3072 num_attention_heads 12 vocab_size 50265
+  max_position_embeddings 512 type_vocab_size 2
 internlm3: hidden_size 4096 num_hidden_layers 48 intermediate_size 10240 num_attention_heads 32 vocab_size 128512 num_key_value_heads 2
 t5: d_model 512 num_layers 6 vocab_size 32128 d_ff 2048 num_heads 8
 mt5 umt5: d_model 512 num_layers 8 vocab_size 250112 d_kv 64 d_ff 1024 num_heads 6

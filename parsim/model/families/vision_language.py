@@ -46,6 +46,8 @@ class VisionLanguage(NamedTuple):
     """where the text part stands"""
     classes: tuple[str, ...] = ()
     """classes whose names do not end in ForConditionalGeneration"""
+    text_classes: tuple[str, ...] = ()
+    """classes that transformers makes of the text part alone, tower or not"""
     refused: Mapping[str, str] = {}
     """keys of the whole config -> what they describe and is not built"""
     text_alone: bool = False
@@ -319,7 +321,7 @@ VISION_LANGUAGE: Mapping[str, VisionLanguage] = {
         ),
         text_key="llm_config", classes=("InternVLChatModel",),
     ),
-    "llama4": VisionLanguage(_llama4, harmless=_COMMON, text_alone=True),
+    "llama4": VisionLanguage(_llama4, harmless=_COMMON, text_alone=True, text_classes=("Llama4ForCausalLM",)),
     "kimi_k25": VisionLanguage(
         _kimi, {"kimi_k2": "deepseek_v3"}, _COMMON
         | words("media_placeholder_token_id use_unified_vision_chunk video_placeholder projection_hidden_size"),
@@ -332,7 +334,7 @@ VISION_LANGUAGE: Mapping[str, VisionLanguage] = {
     "qwen2_5_vl": VisionLanguage(_qwen25, _QWEN2, _COMMON),
     "qwen3_vl": VisionLanguage(_qwen3, {"qwen3_vl_text": "qwen3"}, _COMMON),
     "qwen3_vl_moe": VisionLanguage(_qwen3, {"qwen3_vl_moe_text": "qwen3_moe"}, _COMMON),
-    "qwen3_5": VisionLanguage(_qwen35, harmless=_COMMON, tied=False),
-    "qwen3_5_moe": VisionLanguage(_qwen35, harmless=_COMMON, tied=False),
+    "qwen3_5": VisionLanguage(_qwen35, harmless=_COMMON, tied=False, text_classes=("Qwen3_5ForCausalLM",)),
+    "qwen3_5_moe": VisionLanguage(_qwen35, harmless=_COMMON, tied=False, text_classes=("Qwen3_5MoeForCausalLM",)),
 }  # fmt: skip
 """``model_type`` -> how it is read"""

@@ -167,9 +167,15 @@ class CandidateCosts:
         """The cost of a chunk, equal to that of all chunks that hold equal blocks."""
         speed = self.prices.speed(chunk.pipeline_rank)
         held = tuple([self.places[block] for block in chunk.blocks])
-        return self.cache.known(("chunk", self.blocks, self.recompute, speed, held), lambda: self._summed(chunk, speed))
+        received = self._received(chunk)
+        return self.cache.known(("chunk", self.blocks, self.recompute, speed, held, received), lambda: self._summed(chunk, speed, received))
 
-    def _summed(self, chunk: Chunk, speed: float) -> ChunkCost:
+    def _received(self, chunk: Chunk) -> tuple[bool, bool]:
+        """Whether a chunk's input, and its output's gradient, comes from another rank: not where stages turn in a V."""
+        return not self.plan.stays(chunk.stage - 1), not self.plan.stays(chunk.stage)
+
+    def _summed(self, chunk: Chunk, speed: float, received: tuple[bool, bool]) -> ChunkCost:
+        """`received`: see `_received`."""
         costs: list[tuple[BlockCost, bool]] = []
         for group in checkpoint_groups(self.plan.training.recompute, self.plan.model, chunk.blocks):
             costs += [
@@ -179,9 +185,9 @@ class CandidateCosts:
         seconds = {kind: _one_after_another([cost for cost, _ in costs], kind) for kind in entering.seconds}
         for name in seconds:
             if name in "Ff":
-                seconds[name] += entering.gathers.get("F", 0.0)
+                seconds[name] += received[0] * entering.gathers.get("F", 0.0)
             elif name in "BbIi":
-                seconds[name] += leaving.gathers.get("B", 0.0)
+                seconds[name] += received[1] * leaving.gathers.get("B", 0.0)
         least = {
             way: min(seconds[k] for k in kinds if k in seconds)
             for way, kinds in (("F", "Ff"), ("B", "BbIi"))
@@ -240,9 +246,8 @@ class CandidateCosts:
         """Stands for all that the passes of a chunk depend on, with what its strategy does around them."""
         p = chunk.pipeline_rank
         held = tuple([self.places[block] for block in chunk.blocks])
-        return self.cache.number(
-            ("lanes", self.blocks, self.states, self.recompute, held, self._links(p), self._tied(p), self.prices.speed(p))
-        )
+        beside = (self._received(chunk), self._links(p), self._tied(p), self.prices.speed(p))
+        return self.cache.number(("lanes", self.blocks, self.states, self.recompute, held, *beside))
 
     def _links(self, p: int) -> tuple[Hashable, ...]:
         mesh, rank, along = self.plan.mesh, self.prices.ranks[p], self.prices.prices.along
