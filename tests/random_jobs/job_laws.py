@@ -9,10 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from parsim.errors import PlanError
 from parsim.report import Report
 from parsim.run import execute, simulate, step_of
 from parsim.scenario.build import build
 from parsim.scenario.load import load
+from parsim.study.search.bounds import Bounder
 
 Document = Mapping[str, Any]
 SAME = 1e-9
@@ -200,6 +202,22 @@ def periods(scenario: Any) -> Iterator[str]:
     step, whole = step_of(longer), execute(longer, unfolded=not built.report.fold)
     if step.method == "periods" and not near(step.makespan, whole.makespan):
         yield f"{step.makespan!r} s from {step.micro_batches_simulated} micro-batches, {whole.makespan!r} s from all"
+
+
+def bounds(scenario: Any) -> Iterator[str]:
+    """What a search knows of a job before it is simulated is never more than what the simulation finds."""
+    built = build(load(scenario))
+    bounder = Bounder()
+    try:
+        cheap = bounder.bounds(built)
+    except PlanError:  # searches refuse it
+        return
+    step = step_of(built)
+    for name, time in (("cheap", cheap.step_time), ("tight", bounder.tight(built)), ("chained", bounder.chained(built))):
+        if time > step.step_time * (1 + SAME):
+            yield f"the {name} bound of the step is {time!r} s, the step {step.step_time!r} s"
+    if cheap.peak_memory > (peak := max(step.peaks.values())):
+        yield f"the bound of memory is {cheap.peak_memory} B, the peak {peak} B"
 
 
 def unequal(report: Report, scenario: Any, *, reload: bool = True) -> list[str]:

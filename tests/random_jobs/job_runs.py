@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from job_generator import Tree, draw
-from job_laws import broken, reproducible, unequal
+from job_laws import bounds, broken, reproducible, unequal
 
 from parsim.errors import InputError, ParsimError
 from parsim.report import Report
@@ -61,7 +61,7 @@ def run(seed: int, number: int, *, compare: bool) -> Run:
 def _check(result: Run, report: Report, scenario: Any, *, compare: bool) -> None:
     try:
         result.digest = hashlib.sha256(reproducible(report.document()).encode()).hexdigest()
-        result.problems += broken(report)
+        result.problems += broken(report) + [f"bounds: {text}" for text in bounds(scenario)]
         if compare:
             result.problems += unequal(report, scenario)
     except ParsimError as error:

@@ -120,6 +120,44 @@ def test_bounds_hold_for_passes_without_gradients(objective, algorithm):
     check(build(load("llama-7b-zero2-8x-a100", *small, *machine, *job)))
 
 
+@pytest.mark.parametrize(
+    ("profile", "parallel", "tied"),
+    [
+        ("llm-foundry-2023", {"data": {"strategy": "zero1"}}, True),  # gradients do not wait for the trainer's metrics of the last logits
+        (
+            "deepspeed",
+            {"tensor": {"size": 2}, "pipeline": {"size": 2}, "data": {"strategy": "zero1"}},
+            True,
+        ),  # a pair sends and shares a table
+        (
+            "megatron-core",
+            {"tensor": {"size": 2, "sequence_parallel": True}, "pipeline": {"size": 4}},
+            False,
+        ),  # stages alike on other ranks
+        ("megatron-core", {"pipeline": {"size": 4, "schedule": "zb-h2", "post_validation": True}}, False),
+    ],
+)
+def test_what_ranks_and_queues_have_is_counted_once(profile, parallel, tied):
+    model = {"base": "gpt2", "layers": 8, "hidden": 256, "heads": 8, "vocabulary": 2048, "tied_embeddings": tied}
+    training = {"sequence_length": 256, "micro_batch": 3, "gradient_accumulation": 8 if "post_validation" in str(parallel) else 1}
+    cluster = {"topology": "hgx-h100", "gpus": 8 if "tensor" in parallel else 4}
+    check(build(load({"model": model, "cluster": cluster, "training": training, "parallel": parallel, "software": {"profile": profile}})))
+
+
+def test_a_stage_that_lies_on_the_rank_of_the_next_sends_nothing():
+    """Profiled stages of a V, whose messages have a measured duration."""
+    stage = {
+        "forward": "2 ms",
+        "backward_input": "2 ms",
+        "backward_weight": "2 ms",
+        "activation": "10 MiB",
+        "parameters": 1000,
+        "send": "0.5 ms",
+    }
+    tree = {"model": {"stages": [stage] * 4}, "cluster": "2x a100-80gb", "training": {"global_batch": 8, "micro_batch": 1}}
+    check(build(load(tree | {"parallel": {"pipeline": {"size": 2, "schedule": "v-min", "virtual_stages": 2}}})))
+
+
 @pytest.mark.parametrize("schedule", ["v-min", "zb-v"])
 def test_where_stages_turn_in_a_v_nothing_is_received(schedule):
     """Two stages of one rank hand over without a message, and no tensor rank gathers its parts."""

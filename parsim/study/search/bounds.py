@@ -145,7 +145,8 @@ def _meeting(costs: CandidateCosts) -> bool:
 def _queue(costs: CandidateCosts, p: int, stage: int, kind: str, done: float) -> float:
     """When the queue of gradients is empty [s], the stage's last backward having ended at `done`; -inf: nothing is in it.
 
-    The first bucket cannot be full before that backward begins, the last one not before its last block begins.
+    The first bucket cannot be full before that backward begins, the last one not before its last block begins. The trainer's metrics
+    run behind it.
     """
     reduction = costs.times[p].reductions.get(stage)
     if reduction is None:
@@ -155,7 +156,7 @@ def _queue(costs: CandidateCosts, p: int, stage: int, kind: str, done: float) ->
         max(chunk.seconds[kind], chunk.seconds[kind.lower()]),
         max(chunk.entering.seconds[kind], chunk.entering.seconds[kind.lower()]),
     )
-    return max(done - final + reduction.last, done - begun + reduction.total)
+    return max(done - chunk.leaving.metrics - final + reduction.last, done - begun + reduction.total)
 
 
 def _passes(costs: CandidateCosts, kind: str, stage: int) -> float:
@@ -203,7 +204,9 @@ def _steady(costs: CandidateCosts) -> float:
     p = len(plan.slots)
     # without what `parsim.scenario.built.plan_of` adds to find the steady state
     many = plan.parallelism.pipeline.step or plan.training.micro_batches - 4 * p - 8
-    own = [fsum(costs.chunks[slot.stage].least[slot.kind] for slot in {s[:2]: s for s in row}.values()) for row in plan.slots]
+    chunks, rows = costs.chunks, [{slot[:2]: slot for slot in row}.values() for row in plan.slots]
+    least = [[min(chunks[slot.stage].seconds[kind] for kind in (slot.kind, slot.kind.lower())) for slot in row] for row in rows]
+    own = list(map(fsum, least))
     return many * max(own) * (1 - 1e-6)
 
 
@@ -295,10 +298,11 @@ def _buffers(costs: CandidateCosts, p: int, *, sends: bool) -> int:
     plan = costs.plan
     if plan.runtime.communicators is not None:
         return plan.runtime.communicators
-    groups = set(costs.stages[p].groups)
     members, rank = costs.prices.prices.members, costs.prices.ranks[p]
     spread = any(weight.parameter.expert for chunk in plan.of_rank(p) for weight in plan.weights(chunk))
-    axes = operator_groups(plan) if spread else OPERATOR_AXES
-    groups.update(group for axis in axes if len(group := members(plan, axis, rank)) > 1)
+    axes = (*costs.stages[p].axes, *(operator_groups(plan) if spread else OPERATOR_AXES))
+    groups = {group for axis in axes if len(group := members(plan, axis, rank)) > 1}
+    if plan.runtime.sends_alone and any(len(group) == 2 for group in groups):
+        sends = False  # the pair may be one of them
     count = len(groups) + sends
     return FIRST_COMMUNICATOR + FURTHER_COMMUNICATOR * (count - 1) if count else 0

@@ -136,9 +136,9 @@ class CandidateCosts:
         seconds: dict[tuple[str, int], float] = {}
         for stage, (chunk, cost) in enumerate(zip(self.plan.chunks, self.chunks, strict=True)):
             for way, block, to in (("F", cost.leaving, stage + 1), ("B", cost.entering, stage - 1)):
-                if 0 <= to < len(self.chunks) and way in block.message:
+                target = self.plan.chunks[to].pipeline_rank if 0 <= to < len(self.chunks) else chunk.pipeline_rank
+                if target != chunk.pipeline_rank and way in block.message:
                     size = block.message[way]
-                    target = self.plan.chunks[to].pipeline_rank
                     seconds[way, stage] = (
                         block.message_seconds[way] if size is None else self.prices.send(chunk.pipeline_rank, target, size)
                     )

@@ -63,6 +63,8 @@ class BlockCost:
     """that duration [s]"""
     gathers: dict[str, float]
     """F, B -> seconds in which what is received is put together from scattered parts"""
+    metrics: float
+    """what the trainer computes from the logits behind a backward, which nothing that leaves it waits for [s]; part of `seconds`"""
 
 
 def block_cost(
@@ -114,6 +116,7 @@ def block_cost(
         message={way: size for way, (size, _, _) in sent.items()},
         message_seconds={way: duration for way, (_, _, duration) in sent.items()},
         gathers=gathers,
+        metrics=fsum(map(clock, passes.metrics(False)[0])) / speed if last else 0.0,
     )
 
 
@@ -174,8 +177,8 @@ class StageMemory:
     """of each of its chunks, sharded weights that are whole while a block runs: any block, a layer besides [B]"""
     ending_high: int
     """most that the end of the step adds [B]"""
-    groups: frozenset[tuple[int, ...]]
-    """of the collectives between passes: each has a communicator"""
+    axes: frozenset[str]
+    """of the collectives between passes: every group has a communicator"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,27 +198,26 @@ class RankTimes:
 
 def stage_memory(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float], prices: ChainPrices) -> StageMemory:
     """Write the end of the step of one pipeline rank and measure its memory; no transfer is priced."""
-    rank, members = prices.ranks[pipeline_rank], prices.prices.members
-    passes = StagePasses(plan, pipeline_rank, plan.role(rank).central, clock)
+    passes = StagePasses(plan, pipeline_rank, plan.role(prices.ranks[pipeline_rank]).central, clock)
     strategies = _strategies(passes)
     gradients = tuple(sum(map(_gradients, parts)) * plan.training.backward for parts in strategies.values())
     items = [] if plan.asynchronous else passes.end()
     rows = passes.table.rows
     resident = sum(rounded(rows[number].bytes) for number in passes.resident if held_in(rows[number].category) == "device")
-    groups = {members(plan, item.collective[1], rank) for item in items if item.collective is not None and item.collective[1] != OFFLOAD}
+    axes = {item.collective[1] for item in items if item.collective is not None and item.collective[1] != OFFLOAD}
     every = [part for parts in strategies.values() for part in parts]
     for part in every:
         if part.size > 1 and _reduction((part,), lambda *_: 1.0, plan.training.backward).total > 0:
-            groups.add(members(plan, SHARD if plan.sharded else part.group, rank))
+            axes.add(SHARD if plan.sharded else part.group)
             if isinstance(part, ZeroOptimizer) and part.instances > 1:
-                groups.add(members(plan, part.across, rank))
+                axes.add(part.across)
     return StageMemory(
         resident,
         gradients,
         tuple(sum(map(_unsharded, parts)) for parts in strategies.values()),
         tuple(_gathered(parts[0]) for parts in strategies.values()),  # a layer's experts are let go before its backward ends
         levels(items, rows).high + sum(map(_gradient_shards, every)) * plan.training.backward,
-        frozenset(group for group in groups if len(group) > 1),
+        frozenset(axes),
     )
 
 
