@@ -129,11 +129,6 @@ def test_bounds_hold_for_passes_without_gradients(objective, algorithm):
             {"tensor": {"size": 2}, "pipeline": {"size": 2}, "data": {"strategy": "zero1"}},
             True,
         ),  # a pair sends and shares a table
-        (
-            "megatron-core",
-            {"tensor": {"size": 2, "sequence_parallel": True}, "pipeline": {"size": 4}},
-            False,
-        ),  # stages alike on other ranks
         ("megatron-core", {"pipeline": {"size": 4, "schedule": "zb-h2", "post_validation": True}}, False),
     ],
 )
@@ -142,6 +137,20 @@ def test_what_ranks_and_queues_have_is_counted_once(profile, parallel, tied):
     training = {"sequence_length": 256, "micro_batch": 3, "gradient_accumulation": 8 if "post_validation" in str(parallel) else 1}
     cluster = {"topology": "hgx-h100", "gpus": 8 if "tensor" in parallel else 4}
     check(build(load({"model": model, "cluster": cluster, "training": training, "parallel": parallel, "software": {"profile": profile}})))
+
+
+def test_stages_that_are_alike_have_groups_of_their_own():
+    """The second and the third pipeline rank hold the same, and are measured once."""
+    model = {"base": "qwen3-30b-a3b", "layers": 6, "hidden": 256, "heads": 8, "mlp": 512, "kv_heads": 4, "head_dim": 32, "vocabulary": 2048}
+    pipeline = {"size": 3, "schedule": "v-min", "virtual_stages": 2, "split": [1] * 6}
+    parallel = {"tensor": {"size": 4, "sequence_parallel": True}, "expert": {"size": 2, "tensor": 4}, "pipeline": pipeline}
+    tree = {
+        "model": model | {"experts": {"count": 8, "top_k": 2, "mlp": 128}},
+        "cluster": {"topology": "dgx-1-v100", "nodes": 3},
+        "training": {"sequence_length": 128, "micro_batch": 3, "gradient_accumulation": 8, "precision": "fp32"},
+        "parallel": parallel | {"data": {"strategy": "ddp"}},
+    }
+    check(build(load(tree)))
 
 
 def test_a_stage_that_lies_on_the_rank_of_the_next_sends_nothing():
