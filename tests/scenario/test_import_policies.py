@@ -325,7 +325,7 @@ def test_an_update_of_megatron_swift() -> None:
     assert at(command(f"{MEGATRON} --vllm_mode colocate"), "cluster.memory_reserve") == "71.2 GiB"
     assert objective(command(f"{MEGATRON} --steps_per_generation 4")) == "grpo"
     with pytest.raises(InputError, match="this axis"):
-        simulate(command(f"{MEGATRON} --tensor_model_parallel_size 2").tree)
+        simulate(command(f"{MEGATRON} --pipeline_model_parallel_size 2").tree)
 
 
 @pytest.mark.parametrize(
