@@ -176,6 +176,22 @@ def test_where_stages_turn_in_a_v_nothing_is_received(schedule):
     check(build(load("llama-7b-zero1-8x-a100", model, split, *sizes)))
 
 
+def test_a_reference_model_that_is_sharded_hands_no_buffers_around():
+    """DistributedDataParallel would: the biases of its routers."""
+    few = {"count": 8, "groups": 0, "groups_kept": 0, "mlp": 128, "shared": 128, "dense_layers": 0}
+    model = {"base": "deepseek-v3", "layers": 3, "hidden": 256, "heads": 4, "mlp": 512, "vocabulary": 1024, "experts": few}
+    training = {"sequence_length": 64, "micro_batch": 2, "gradient_accumulation": 1, "objective": "dpo"}
+    parallel = {"data": {"strategy": "zero3"}}
+    tree = {
+        "model": model,
+        "cluster": {"topology": "hgx-h100"},
+        "training": training,
+        "parallel": parallel,
+        "software": {"profile": "megatron-core"},
+    }
+    check(build(load(tree)))
+
+
 def test_memory_that_is_surely_live():
     """A gathered buffer counts from the compute that waits for it; what a reduction frees is gone with what it waits for."""
     tensors = [Tensor("saved", 1024, "activations"), Tensor("whole", 4096, "buffers"), Tensor("grad", 2000, "gradients")]

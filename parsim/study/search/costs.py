@@ -80,7 +80,8 @@ def block_cost(
 
     single = _alone(plan, block, checkpoint=checkpoint)
     passes = StagePasses(single, block, "", clock)
-    passes.sharding[block] = Replicated(single.weights(passes.chunks[block]), single.training, DataParallel(), single.runtime, 1)
+    for rank in (passes, *passes.unsaved):
+        rank.sharding[block] = Replicated(single.weights(passes.chunks[block]), single.training, DataParallel(), single.runtime, 1)
     last = block == len(plan.model.blocks) - 1
     gathers = _gathers(passes, block, last=last, price=price)
     seconds, computing, waits, measured, idle = {}, {}, {}, {}, False
