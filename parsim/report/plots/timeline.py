@@ -308,7 +308,7 @@ def legend_handles(datas: Sequence[TimelineData], *, dense: bool = False) -> lis
         for shown, look in (("exposed", style.ROLES[name]), ("hidden", hidden_style(style.ROLES[name]))):
             if any(_lasts(lane, key, shown) for data in datas for lane in data.lanes for key in keys if key in lane.beside):
                 handles.append(_patch(look, f"{label}, {shown}"))
-    looks = {idle_style(key).label: idle_style(key) for key in sorted(idle, key=("bubble", "launch").__contains__)}
+    looks = {idle_style(key).label: idle_style(key) for key in sorted(idle, key=lambda key: (key in ("bubble", "launch"), key))}
     return handles + [_patch(look, look.label) for look in reversed(looks.values())]
 
 
