@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from parsim.errors import Finding
+from parsim.parallel.schedules import BIDIRECTIONAL, ENDLESS, OVERLAPPING
 
 if TYPE_CHECKING:
     from parsim.model.finetune import Finetune
@@ -83,7 +84,7 @@ OBJECTIVES = {
 
 
 def objective_findings(model: Model, training: Training, parallelism: Parallelism) -> list[Finding]:
-    """What an objective does not go with: a model without a language-model head, and axes that its further forward passes do not know."""
+    """What an objective does not go with: a model without a language-model head, and what its further forward passes do not know."""
     objective = training.objective
     if objective == Objective():
         return []
@@ -106,13 +107,13 @@ def objective_findings(model: Model, training: Training, parallelism: Parallelis
 
 
 def _axes(name: str, parallelism: Parallelism) -> list[Finding]:
-    sizes = {"pipeline": parallelism.pipeline.size}
-    text = f"not supported yet: {name}, which has forward passes without gradients, with this axis"
-    return [
-        Finding(text, f"parallel.{axis}.size", size, "use 1, with zero3 or fsdp where memory is short")
-        for axis, size in sizes.items()
-        if size > 1
-    ]
+    """A slot of the schedule runs all forward passes of a micro-batch, one behind the other."""
+    pipeline = parallelism.pipeline
+    unlike = (*ENDLESS, *OVERLAPPING, *BIDIRECTIONAL)
+    if pipeline.size == 1 or not (pipeline.schedule in unlike or pipeline.post_validation or pipeline.overlapped):
+        return []
+    text = f"not supported yet: {name}, whose forward passes without gradients are in slots of their own there"
+    return [Finding(text, "parallel.pipeline.schedule", pipeline.schedule, "use 1f1b or interleaved")]
 
 
 def _states(name: str, training: Training, parallelism: Parallelism) -> list[Finding]:

@@ -77,9 +77,9 @@ class PipelineRank:
 
     def builder(self, stage: int, *, first: bool = True, last: bool = True) -> PassBuilder:
         prefix = f"chunk {stage} " if len(self.chunks) > 1 else ""
-        return PassBuilder(self.clock, self.table, first=first, last=last, prefix=prefix, handed=self._handed(stage))
+        return PassBuilder(self.clock, self.table, first=first, last=last, prefix=prefix, handed=self.handed(stage))
 
-    def _handed(self, stage: int) -> frozenset[str]:
+    def handed(self, stage: int) -> frozenset[str]:
         """Tensors that several stages of this rank have in common: at a boundary between two, and gradients of tied weights."""
         plan, blocks = self.plan, self.chunks[stage].blocks
         boundaries = [blocks[0]] * plan.stays(stage - 1) + [blocks[-1] + 1] * plan.stays(stage)

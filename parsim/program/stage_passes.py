@@ -20,7 +20,7 @@ from parsim.program.pass_builder import Item
 from parsim.program.pass_writer import StagePassWriter
 from parsim.program.pipeline_rank import PipelineRank
 from parsim.program.program import COMPUTE, Effect
-from parsim.program.unsaved_passes import unsaved_ranks
+from parsim.program.unsaved_passes import UnsavedRank, unsaved_ranks
 
 _Template = tuple[str, int, bool, bool, bool, bool, bool, Hashable]
 """kind, stage, first, last, smaller micro-batch, beside another pass, whether an update follows, state of the sharding before it"""
@@ -29,12 +29,14 @@ _Template = tuple[str, int, bool, bool, bool, bool, bool, Hashable]
 class StagePasses(PipelineRank):
     """Passes of the ranks of one pipeline rank and role. Templates are built on first use, in schedule order."""
 
+    unsaved: tuple[UnsavedRank, ...] = ()
+    """whose forward passes follow that of every micro-batch, or precede it"""
+
     def __init__(
         self, plan: Plan, pipeline_rank: int, role: str, clock: Callable[[Kernel], float], templates: BlockTemplates | None = None
     ) -> None:
         super().__init__(plan, pipeline_rank, role, clock, templates)
         self.unsaved = unsaved_ranks(self, role)
-        """whose forward passes follow that of every micro-batch, or precede it"""
         self.resident += tuple(dict.fromkeys(number for rank in self.unsaved for number in rank.resident))
         self._beginning: list[Item] = []
         self._ending: list[Item] = []
@@ -42,6 +44,9 @@ class StagePasses(PipelineRank):
         self._written: dict[tuple[str, int, bool, bool], list[tuple[_Template, set[str]]]] = {}
         """kind, stage, smaller micro-batch, beside another pass -> templates and what their writers asked (`PassBuilder.depends_on`)"""
         self._versions = Versions()
+
+    def handed(self, stage: int) -> frozenset[str]:
+        return super().handed(stage).union(*(rank.handed(stage) for rank in self.unsaved))
 
     # -- begin and end of the step --------------------------------------------------------------------------------
 
@@ -174,16 +179,20 @@ class StagePasses(PipelineRank):
         return None
 
     def sends(self, kind: str, stage: int, partial: bool = False) -> tuple[int | None, tuple[Effect, ...], float]:
-        """What a slot hands on: bytes (None: a measured duration instead), effects on the sender, duration [s]."""
-        at = self.builder(stage)
+        """What a slot hands on: bytes (None: a measured duration instead), effects on the sender, duration [s].
+
+        What passes without gradients hand on is part of the same message (modelscope/ms-swift, swift/megatron/trainers/dpo_trainer.py).
+        """
         chunk = self.chunks[stage]
-        name = self.mark(partial) + (f"x{chunk.blocks[-1] + 1}" if kind == SlotKind.FORWARD else f"dx{chunk.blocks[0]}")
-        number = self.table.index.get(at.prefix + name)
-        if number is None:
-            return (0, (), 0.0)
-        size = self.table.rows[number].bytes
-        kept = kind == SlotKind.FORWARD and (self.keeps_output(chunk) or self.holds_output(chunk))
-        released = () if kept else (number,)
+        name = f"x{chunk.blocks[-1] + 1}" if kind == SlotKind.FORWARD else f"dx{chunk.blocks[0]}"
+        size, released = 0, []
+        for rank in (self, *self.unsaved) if kind == SlotKind.FORWARD else (self,):
+            number = self.table.index.get(rank.builder(stage).prefix + rank.mark(partial) + name)
+            if number is None:
+                return (0, (), 0.0)
+            size += self.table.rows[number].bytes
+            if kind != SlotKind.FORWARD or not (rank.keeps_output(chunk) or rank.holds_output(chunk)):
+                released.append(number)
         operator = self.plan.model.blocks[chunk.blocks[0]].operators[0]
         if isinstance(operator, ProfiledStage) and (operator.send or not operator.output_bytes):
             return (None, tuple(Effect(operator.send, n, allocate=False) for n in released), operator.send)

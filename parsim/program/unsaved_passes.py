@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 class UnsavedRank(PipelineRank):
     """A rank as such a pass sees it: the policy's own weights, or those of a reference model beside it."""
 
-    def __init__(self, policy: PipelineRank, role: str, whose: Whose) -> None:
+    def __init__(self, policy: PipelineRank, role: str, whose: Whose, turn: int) -> None:
+        """`turn`: passes of the same weights that come before it in a slot."""
         plan = policy.plan
         self.separate = whose == "reference" and plan.training.objective.separate(plan.training.finetune)
-        self.whose = whose
+        self.whose, self.turn = whose, turn
         self._policy = policy
         super().__init__(_without_gradients(plan, whose), policy.pipeline_rank, role, policy.clock, table=policy.table)
         if plan.sharded and not self.separate:
@@ -41,7 +42,8 @@ class UnsavedRank(PipelineRank):
 
     def mark(self, partial: bool) -> str:
         """Its activations are others than the policy's."""
-        return f"{self.whose} without gradients {super().mark(partial)}"
+        again = f"{self.turn + 1} " if self.turn else ""
+        return f"{self.whose} without gradients {again}{super().mark(partial)}"
 
     @property
     def prefix(self) -> str:
@@ -71,10 +73,9 @@ class UnsavedRank(PipelineRank):
 
 
 def unsaved_ranks(policy: PipelineRank, role: str) -> tuple[UnsavedRank, ...]:
-    """One for every forward pass without gradients behind a micro-batch's own; equal ones are the same."""
+    """One for every forward pass without gradients beside a micro-batch's own."""
     wanted = policy.plan.training.objective.unsaved
-    made = {whose: UnsavedRank(policy, role, whose) for whose in dict.fromkeys(wanted)}
-    return tuple(made[whose] for whose in wanted)
+    return tuple(UnsavedRank(policy, role, whose, wanted[:place].count(whose)) for place, whose in enumerate(wanted))
 
 
 def _without_gradients(plan: Plan, whose: Whose) -> Plan:

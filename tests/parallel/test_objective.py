@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -197,7 +198,7 @@ def test_every_stack_runs_every_objective(strategy, profile):
 @pytest.mark.parametrize(
     ("changes", "path"),
     [
-        (("parallel.pipeline.size=2", "parallel.data.strategy=none"), "parallel.pipeline.size"),
+        (("parallel.pipeline={size: 2, schedule: pipedream}", "parallel.data.strategy=none"), "parallel.pipeline.schedule"),
         (("training.loss.chunks=2",), "training.loss.chunks"),
         (("training.offload.parameters=cpu", "parallel.data.strategy=zero3"), "training.offload.parameters"),
         (("parallel.data.strategy=torch-data-parallel",), "parallel.data.strategy"),
@@ -237,6 +238,8 @@ def test_without_passes_grpo_goes_with_every_axis_and_with_a_loss_in_parts():
         ("parallel.data.strategy=fsdp", "training.recompute=full", "training.finetune={method: qlora, rank: 8, dropout: 0.1}"),
         ("training.global_batch=80", "training.gradient_accumulation=auto", "training.partial_micro_batch=true", "training.examples=800"),
         ("parallel.data.strategy=fsdp", "parallel.tensor.size=2", "parallel.context={size: 2, method: ulysses}"),
+        ("parallel.data.strategy=zero1", "parallel.tensor.size=2", "parallel.pipeline={size: 2, schedule: interleaved, virtual_stages: 3}"),
+        ("parallel.data.strategy=zero1", "parallel.pipeline={size: 2, schedule: zb-v, virtual_stages: 2}"),
         (f"model={TWO_LAYERS}", "parallel.data.strategy=zero1", "parallel.expert={size: 4, tensor: 1}", SEQUENCE_PARALLEL),
     ],
 )
@@ -286,3 +289,45 @@ def test_a_reference_lies_where_the_policys_weights_lie(axis):
     program = plain.program
     weights = sum(program.tensors[0][row].bytes for row in program.resident[0] if program.tensors[0][row].category == "parameters")
     assert resident(made) - resident(plain) == weights
+
+
+def slot_seconds(made):
+    """(kind, stage) -> compute of the first micro-batch's slot."""
+    found = {}
+    for op in made.program.ops:
+        if op.instance == 0 and op.collective is None and (slot := re.match(r"([FB])(\d+) ", op.name)):
+            key = slot[1], int(slot[2])
+            found[key] = found.get(key, 0.0) + made.trace.duration(op)
+    return found
+
+
+def walked(plan, seconds):
+    """The end of a schedule without messages: each slot behind the one before it on its rank, and behind what it waits for."""
+    done, clocks, left = {}, [0.0] * len(plan.slots), [list(row) for row in plan.slots]
+    while any(left):
+        for rank, row in enumerate(left):
+            while row:
+                kind, stage, number = row[0].kind, row[0].stage, row[0].micro_batch
+                source = (kind, stage - 1 if kind == "F" else stage + 1, number)
+                if 0 <= source[1] < len(plan.chunks) and source not in done:
+                    break
+                clocks[rank] = max(clocks[rank], done.get(source, 0.0)) + seconds[kind, stage]
+                done[kind, stage, number] = clocks[rank]
+                row.pop(0)
+    return max(clocks)
+
+
+@pytest.mark.parametrize("name", ["dpo", "kto", "grpo"])
+@pytest.mark.parametrize(("schedule", "virtual"), [("gpipe", 1), ("1f1b", 1), ("interleaved", 3)])
+def test_on_a_pipeline_the_passes_of_a_micro_batch_are_one_slot(name, schedule, virtual):
+    """A forward slot takes as long as all of them, and one message carries what all of them hand on."""
+    objective = OBJECTIVES[name]
+    settings = {"pipeline": 2, "pipeline_settings": {"schedule": schedule, "virtual_stages": virtual}, "micro_batches": 6, "clock": flop}
+    settings |= {"precision": PRESETS["pure-bf16"], "micro_batch": PAIRS * objective.sequences}
+    made, plain = (job("gpt2", objective=one, **settings) for one in (objective, OBJECTIVES["language-modelling"]))
+    passes, seconds = 1 + len(objective.unsaved), slot_seconds(plain)
+    seconds |= {slot: passes * time for slot, time in seconds.items() if slot[0] == "F"}
+    assert slot_seconds(made) == pytest.approx(seconds, rel=1e-9)
+    assert made.makespan == pytest.approx(walked(made.plan, seconds), rel=1e-9)
+    messages = made.bytes(kind="send") / plain.bytes(kind="send")  # as many bytes go forward as backward
+    assert messages == (passes + 1) / 2

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from parsim import simulate
-from parsim.errors import InputError, ScenarioError
+from parsim.errors import ScenarioError
 from parsim.interop.formats import import_config
 from parsim.interop.import_draft import Given, ImportedScenario
 from parsim.interop.trl_versions import TrlVersions, versions_of
@@ -324,8 +324,8 @@ def test_an_update_of_megatron_swift() -> None:
     assert objective(command(f"{MEGATRON} --beta 0")) == "grpo-without-reference"
     assert at(command(f"{MEGATRON} --vllm_mode colocate"), "cluster.memory_reserve") == "71.2 GiB"
     assert objective(command(f"{MEGATRON} --steps_per_generation 4")) == "grpo"
-    with pytest.raises(InputError, match="this axis"):
-        simulate(command(f"{MEGATRON} --pipeline_model_parallel_size 2").tree)
+    divided = build(load(command(f"{MEGATRON} --tensor_model_parallel_size 2 --pipeline_model_parallel_size 2").tree))
+    assert (divided.parallelism.tensor.size, divided.parallelism.pipeline.size, divided.training.micro_batches) == (2, 2, 32)
 
 
 @pytest.mark.parametrize(
