@@ -7,11 +7,14 @@ scenario is one update with its share of those forward passes. Defaults are thos
 
 from __future__ import annotations
 
+from math import prod
+
 from parsim.interop.command import VISIBLE, Invocation, read_environment
 from parsim.interop.hydra import NAMES, PATHS
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import Count, counted, write_cluster, write_micro_batch, write_model
 from parsim.interop.keys import Key, Source, key_table
+from parsim.interop.verl_megatron import is_megatrons, read_engine
 from parsim.interop.verl_workers import write_adapters, write_types
 
 MODULES = ("verl.trainer.main_ppo", "recipe.dapo.main_dapo")
@@ -25,6 +28,8 @@ WITHOUT_CRITIC = (
 ACTOR = "actor_rollout_ref.actor"
 DEFAULT_FILES = ("ppo_trainer", "ppo_trainer.yaml", "dapo_trainer", "dapo_trainer.yaml")
 """whose sections the defaults come from"""
+MEGATRON_FILES = ("ppo_megatron_trainer", "ppo_megatron_trainer.yaml")
+"""the same with Megatron's engine"""
 PROMPT, ANSWER, PROMPTS, MINI_BATCH = 512, 512, 1024, 256
 """defaults: tokens of a prompt and of an answer, prompts of a rollout and of an update"""
 NODES, GPUS = 1, 8
@@ -35,28 +40,45 @@ TOKENS = 16384
 
 def read_policy_update(draft: ImportDraft, call: Invocation, source: Source) -> None:
     """Write the scenario of one update of ``verl.trainer.main_ppo``; a critic, and other engines than FSDP, are refused by name."""
-    _refuse_others(draft, call, source)
+    megatron = _megatron(call, source)
+    of_engine = [key for key in source.keys if is_megatrons(key)] if megatron else []
+    if megatron:
+        source = Source((key for key in source.keys if not is_megatrons(key)), source.table)
+    _refuse_others(draft, call, source, megatron=megatron)
     if draft.errors:
         return
     launch = Source(call.launch, key_table("verl-policy"))
     write_model(draft, source.of("model"))
     _machines(draft, source, launch)
-    _sequence_ranks(draft, source)
+    if megatron:
+        read_engine(draft, of_engine)
+        draft.harmless(source.of("training.recompute"), "Megatron's engine goes by recompute_granularity")
+    else:
+        _sequence_ranks(draft, source)
     length = _length(draft, source)
     _batch(draft, source)
     _micro_batch(draft, source, length)
     _forward_passes(draft, source)
-    _types(draft, source)
     _objective(draft, source)
-    write_adapters(draft, source)
-    _sharding(draft, source)
+    if not megatron:
+        _types(draft, source)
+        write_adapters(draft, source)
+        _sharding(draft, source)
+    draft.only_some(source, *source.table.only)
     draft.remark("a step is one update with its forward passes: generating and scoring the answers is not part of it", "training.objective")
     read_environment(draft, call.environment)
     draft.close(source)
     draft.close(launch)
 
 
-def _refuse_others(draft: ImportDraft, call: Invocation, source: Source) -> None:
+def _megatron(call: Invocation, source: Source) -> bool:
+    """The engine is Megatron's: by the settings file, or by the actor's strategy."""
+    strategy = source.get(f"{ACTOR}.strategy")
+    named = any(key.name in NAMES and str(key.value) in MEGATRON_FILES for key in call.options)
+    return named if strategy is None else str(strategy.value) == "megatron"
+
+
+def _refuse_others(draft: ImportDraft, call: Invocation, source: Source, *, megatron: bool) -> None:
     estimator = source.get(ESTIMATOR)
     line = call.positional[0].line if call.positional else 1
     if estimator is None or str(estimator.value) in WITH_CRITIC:
@@ -68,10 +90,16 @@ def _refuse_others(draft: ImportDraft, call: Invocation, source: Source) -> None
     else:
         draft.harmless(estimator, "how answers are weighed")
     strategy = source.of("parallel.data.fsdp_version")
-    if strategy is not None and source.table.rows["parallel.data.fsdp_version"].ours(strategy.value) is None:
+    if megatron:
+        draft.harmless(strategy, "Megatron's engine")
+        for key in source.all("actor_rollout_ref.model.lora_rank", "actor_rollout_ref.model.lora.rank"):
+            if draft.whole(key, 0):
+                draft.refuse(key, "adapters under Megatron's engine", "use 0, or FSDP")
+            draft.harmless(key, "there are no adapters")
+    elif strategy is not None and source.table.rows["parallel.data.fsdp_version"].ours(strategy.value) is None:
         draft.refuse(strategy, f"verl's engine {strategy.value}", "parsim reads fsdp and fsdp2")
     for key in call.options:
-        if key.name in NAMES and str(key.value) not in DEFAULT_FILES:
+        if key.name in NAMES and str(key.value) not in (MEGATRON_FILES if megatron else DEFAULT_FILES):
             draft.refuse(key, f"the settings of {key.value}", "parsim knows the defaults of ppo_trainer.yaml")
         elif key.name in (*NAMES, *PATHS):
             draft.harmless(key, "the defaults that parsim knows")
@@ -108,9 +136,10 @@ def _sequence_ranks(draft: ImportDraft, source: Source) -> None:
 
 
 def _sample_ranks(draft: ImportDraft, source: Source) -> int | None:
-    """Ranks with samples of their own: the GPUs of the job over those that share a sample; None where they are no numbers."""
-    world, shared = _gpus(draft, source), draft.value("parallel.context.size") or 1
-    return None if world is None or not isinstance(shared, int) or world % shared else world // shared
+    """Ranks with samples of their own: the GPUs of the job over those of one copy of the model; None where they are no numbers."""
+    world, sizes = _gpus(draft, source), [draft.value(f"parallel.{axis}.size") or 1 for axis in ("tensor", "pipeline", "context")]
+    shared = prod(int(size) for size in sizes)
+    return None if world is None or world % shared else world // shared
 
 
 def _gpus(draft: ImportDraft, source: Source) -> int | None:
@@ -256,4 +285,3 @@ def _sharding(draft: ImportDraft, source: Source) -> None:
     if again is not None and not draft.flag(again):
         draft.write("parallel.data.reshard_after_forward", False, again)
     draft.harmless(again, "weights are dropped after forward")
-    draft.only_some(source, *source.table.only)

@@ -23,6 +23,14 @@ GRPO = (
     f"{ACTOR}.ppo_micro_batch_size_per_gpu=8 trainer.n_gpus_per_node=8 trainer.nnodes=1"
 )
 
+FULL = " ".join(
+    f"+{ACTOR}.megatron.override_transformer_config.recompute_{key}" for key in ("granularity=full", "method=uniform", "num_layers=1")
+)
+MEGATRON = (
+    f"{GRPO} --config-name=ppo_megatron_trainer.yaml {ACTOR}.megatron.tensor_model_parallel_size=2 "
+    f"{ACTOR}.megatron.pipeline_model_parallel_size=2 {ACTOR}.megatron.param_offload=True {FULL}"
+)
+
 
 def imported(text: str) -> ImportedScenario:
     return import_config(f"set -x\n{text}\n", "run.sh", Given(on="8x h100-sxm"))
@@ -94,8 +102,12 @@ def test_the_older_key_of_the_batch_is_one_question_with_checkpointing() -> None
         ("python3 -m verl.trainer.main_ppo data.train_batch_size=1024", "python -m"),
         ("python3 -m verl.trainer.main_generation model.path=x", "python -m"),
         (f"{SFT} model.strategy=megatron", "model.strategy"),
-        (f"{GRPO} actor_rollout_ref.actor.strategy=megatron", "actor_rollout_ref.actor.strategy"),
-        (f"{GRPO} --config-name=ppo_megatron_trainer", "--config-name"),
+        (f"{GRPO} --config-name=gsm8k_multiturn_grpo", "--config-name"),
+        (f"{MEGATRON} actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora_rank"),
+        (
+            f"{MEGATRON} actor_rollout_ref.ref.megatron.pipeline_model_parallel_size=1",
+            "actor_rollout_ref.ref.megatron.pipeline_model_parallel_size",
+        ),
         (f"{GRPO} {ACTOR}.optim.optimizer=AdamW8bit", f"{ACTOR}.optim.optimizer"),
         (
             f"{GRPO} actor_rollout_ref.model.override_config.num_hidden_layers=2",
@@ -167,6 +179,49 @@ def test_one_override_changes_the_update(override: str, path: str, value: object
     for key in path.split("."):
         holder = holder.get(key) if isinstance(holder, dict) else None
     assert holder == value
+
+
+def test_megatrons_engine_is_read_as_megatrons_options() -> None:
+    """Eight GPUs are two tensor x two pipeline x two data ranks; the reference model is divided as the policy."""
+    read = imported(MEGATRON)
+    assert read.to_fill == ()
+    assert read.tree["parallel"] == {
+        "tensor": {"size": 2, "sequence_parallel": True},
+        "pipeline": {"size": 2},
+        "data": {"strategy": "zero1", "overlap_reduce": False},
+    }
+    training = read.tree["training"]
+    assert (training["precision"], training["recompute"], training["objective"]) == ("bf16-fp32grad", "full", "grpo")
+    assert read.tree["software"] == {"gradient_accumulation_fusion": False, "profile": "megatron-core"}
+    assert not [fate for fate in read.fates if fate.kind in ("unknown", "not modelled")]
+    assert build(load(read.tree)).training.micro_batches == 1280 // (8 * 2)
+
+
+@pytest.mark.parametrize(
+    ("override", "path", "value"),
+    [
+        ("virtual_pipeline_model_parallel_size=2", "parallel.pipeline.virtual_stages", 2),
+        ("virtual_pipeline_model_parallel_size=null", "parallel.pipeline.virtual_stages", None),
+        ("context_parallel_size=2", "parallel.context.size", 2),
+        ("sequence_parallel=False", "parallel.tensor.sequence_parallel", False),
+        ("use_distributed_optimizer=False", "parallel.data.strategy", "ddp"),
+        ("override_transformer_config.recompute_granularity=selective", "training.recompute", {"selective": ["attention"]}),
+        ("override_transformer_config.gradient_accumulation_fusion=True", "software.gradient_accumulation_fusion", True),
+        ("override_ddp_config.overlap_grad_reduce=True", "parallel.data.overlap_reduce", True),
+    ],
+)
+def test_one_setting_of_megatrons_engine_changes_the_update(override: str, path: str, value: object) -> None:
+    base = MEGATRON if "recompute" not in override else MEGATRON.replace(FULL, "")
+    holder: object = imported(f"{base} {ACTOR}.megatron.{override}").tree
+    for key in path.split("."):
+        holder = holder.get(key) if isinstance(holder, dict) else None
+    assert holder == value
+
+
+def test_micro_batches_of_tokens_count_the_ranks_that_share_a_sample() -> None:
+    """16,384 tokens of each of two context ranks hold 21 answers of 1,536; a data rank, one of one, has 1,280 = 64 x 20."""
+    tokens = f"{ACTOR}.use_dynamic_bsz=True {ACTOR}.megatron.context_parallel_size=2"
+    assert imported(f"{MEGATRON} {tokens}").tree["training"]["micro_batch"] == 20
 
 
 def test_answers_of_all_gpus_are_divided_among_them() -> None:
