@@ -38,7 +38,7 @@ def composed(draft: ImportDraft, call: Invocation, tool: str) -> list[Key] | Non
 
     What the command does not override stands in the file alone, so that nothing is taken in its place.
     """
-    path, missing = _file(draft, call)
+    path, missing = settings_file(draft, call)
     if path is None:
         draft.errors.append(missing)
         return None
@@ -58,7 +58,8 @@ def composed(draft: ImportDraft, call: Invocation, tool: str) -> list[Key] | Non
     return keys
 
 
-def _file(draft: ImportDraft, call: Invocation) -> tuple[Path | None, Finding]:
+def settings_file(draft: ImportDraft, call: Invocation) -> tuple[Path | None, Finding]:
+    """The file that the command names, or None and why."""
     said = {key.name: key for key in call.options if key.name in (*PATHS, *NAMES)}
     name = next((said[option] for option in NAMES if option in said), None)
     folder = next((said[option].text for option in PATHS if option in said), "conf")
@@ -67,7 +68,7 @@ def _file(draft: ImportDraft, call: Invocation) -> tuple[Path | None, Finding]:
         return None, Finding(text, "--config-name", file=draft.file, line=call.line, suggestion="add --config-path and --config-name")
     called = name.text if name.text.endswith((".yaml", ".yml")) else f"{name.text}.yaml"
     at = PurePosixPath(folder)
-    places = (PurePosixPath(call.program).parent / at / called, at / called, PurePosixPath(called))
+    places = (PurePosixPath(call.program).parent / at / called, at / called, PurePosixPath(at.name) / called, PurePosixPath(called))
     found = next((path for place in places if (path := neighbour(str(place), draft.file)) is not None), None)
     text = f"{at / called} is not there, and what the command does not override stands in it"
     return found, name.finding(text, "put the file beside the script, in the same folder or one above")

@@ -12,7 +12,7 @@ from parsim.interop.import_sections import write_micro_batch, write_model, write
 from parsim.interop.keys import Key, Source, key_table
 from parsim.interop.processes import write_launched
 from parsim.interop.verl_policy import MODULES as POLICY
-from parsim.interop.verl_policy import read_policy_update
+from parsim.interop.verl_policy import read_policy_update, settings_keys
 from parsim.interop.verl_workers import write_adapters, write_types
 
 SUPERVISED = ("verl.trainer.fsdp_sft_trainer", "verl.trainer.sft_trainer")
@@ -36,7 +36,8 @@ VERSION = "the version of verl"
 def read_verl(draft: ImportDraft, call: Invocation) -> None:
     """Write the scenario of ``verl.trainer.fsdp_sft_trainer`` or of ``verl.trainer.main_ppo``."""
     if call.program in POLICY:
-        read_policy_update(draft, call, Source((*overrides(draft, call), *call.options), key_table("verl-policy")))
+        keys = (*settings_keys(draft, call), *overrides(draft, call), *call.options)
+        read_policy_update(draft, call, Source(keys, key_table("verl-policy")))
         return
     source = Source((*overrides(draft, call), *call.options), key_table("verl"))
     if call.program not in SUPERVISED:

@@ -10,12 +10,13 @@ from __future__ import annotations
 from math import prod
 
 from parsim.interop.command import VISIBLE, Invocation, read_environment
-from parsim.interop.hydra import NAMES, PATHS
+from parsim.interop.hydra import NAMES, PATHS, settings_file
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import Count, counted, write_cluster, write_micro_batch, write_model
-from parsim.interop.keys import Key, Source, key_table
+from parsim.interop.keys import Key, Source, key_table, of_document
 from parsim.interop.verl_megatron import is_megatrons, read_engine
 from parsim.interop.verl_workers import write_adapters, write_types
+from parsim.scenario import files
 
 MODULES = ("verl.trainer.main_ppo", "recipe.dapo.main_dapo")
 ESTIMATOR = "algorithm.adv_estimator"
@@ -40,7 +41,7 @@ TOKENS = 16384
 
 def read_policy_update(draft: ImportDraft, call: Invocation, source: Source) -> None:
     """Write the scenario of one update of ``verl.trainer.main_ppo``; a critic, and other engines than FSDP, are refused by name."""
-    megatron = _megatron(call, source)
+    megatron = _megatron(source, _settings(draft, call, source))
     of_engine = [key for key in source.keys if is_megatrons(key)] if megatron else []
     if megatron:
         source = Source((key for key in source.keys if not is_megatrons(key)), source.table)
@@ -71,11 +72,34 @@ def read_policy_update(draft: ImportDraft, call: Invocation, source: Source) -> 
     draft.close(launch)
 
 
-def _megatron(call: Invocation, source: Source) -> bool:
+def settings_keys(draft: ImportDraft, call: Invocation) -> list[Key]:
+    """What a settings file of the user's own says, which the command overrides."""
+    named = next((key for key in call.options if key.name in NAMES), None)
+    if named is None or str(named.value) in (*DEFAULT_FILES, *MEGATRON_FILES):
+        return []
+    path, missing = settings_file(draft, call)
+    if path is None:
+        draft.errors.append(missing)
+        return []
+    return [key for key in of_document(files.read(path), "verl").keys if not key.name.startswith("hydra.")]
+
+
+def _settings(draft: ImportDraft, call: Invocation, source: Source) -> list[str]:
+    """The files of verl's own whose defaults count; an error for others below the user's."""
+    defaults = source.get("defaults")
+    if defaults is None or not isinstance(defaults.value, list):
+        return [str(key.value) for key in call.options if key.name in NAMES]
+    names = [str(name) for name in defaults.value if name != "_self_"]
+    if others := [name for name in names if name not in (*DEFAULT_FILES, *MEGATRON_FILES)]:
+        draft.refuse(defaults, f"the settings of {', '.join(others)}", f"parsim knows {DEFAULT_FILES[0]} and {MEGATRON_FILES[0]}")
+    draft.harmless(defaults, "the defaults that parsim knows")
+    return names
+
+
+def _megatron(source: Source, settings: list[str]) -> bool:
     """The engine is Megatron's: by the settings file, or by the actor's strategy."""
     strategy = source.get(f"{ACTOR}.strategy")
-    named = any(key.name in NAMES and str(key.value) in MEGATRON_FILES for key in call.options)
-    return named if strategy is None else str(strategy.value) == "megatron"
+    return any(name in MEGATRON_FILES for name in settings) if strategy is None else str(strategy.value) == "megatron"
 
 
 def _refuse_others(draft: ImportDraft, call: Invocation, source: Source, *, megatron: bool) -> None:
@@ -98,11 +122,8 @@ def _refuse_others(draft: ImportDraft, call: Invocation, source: Source, *, mega
             draft.harmless(key, "there are no adapters")
     elif strategy is not None and source.table.rows["parallel.data.fsdp_version"].ours(strategy.value) is None:
         draft.refuse(strategy, f"verl's engine {strategy.value}", "parsim reads fsdp and fsdp2")
-    for key in call.options:
-        if key.name in NAMES and str(key.value) not in (MEGATRON_FILES if megatron else DEFAULT_FILES):
-            draft.refuse(key, f"the settings of {key.value}", "parsim knows the defaults of ppo_trainer.yaml")
-        elif key.name in (*NAMES, *PATHS):
-            draft.harmless(key, "the defaults that parsim knows")
+    for key in source.all(*NAMES, *PATHS):
+        draft.harmless(key, "the defaults that parsim knows, or a file that is read")
     epochs = source.get(f"{ACTOR}.ppo_epochs")
     if (count := draft.whole(epochs, 1)) is not None and count > 1:
         draft.refuse(epochs, "several updates on the same answers, which share their forward passes", "use 1")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from parsim.errors import ScenarioError
@@ -102,7 +104,6 @@ def test_the_older_key_of_the_batch_is_one_question_with_checkpointing() -> None
         ("python3 -m verl.trainer.main_ppo data.train_batch_size=1024", "python -m"),
         ("python3 -m verl.trainer.main_generation model.path=x", "python -m"),
         (f"{SFT} model.strategy=megatron", "model.strategy"),
-        (f"{GRPO} --config-name=gsm8k_multiturn_grpo", "--config-name"),
         (f"{MEGATRON} actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora_rank"),
         (
             f"{MEGATRON} actor_rollout_ref.ref.megatron.pipeline_model_parallel_size=1",
@@ -179,6 +180,35 @@ def test_one_override_changes_the_update(override: str, path: str, value: object
     for key in path.split("."):
         holder = holder.get(key) if isinstance(holder, dict) else None
     assert holder == value
+
+
+SETTINGS = """hydra: {searchpath: [file://verl/trainer/config]}
+defaults: [BASE, _self_]
+data: {max_prompt_length: 256, max_response_length: 3840, train_batch_size: 64}
+actor_rollout_ref: {rollout: {name: sglang, multi_turn: {enable: true}}}
+"""
+
+
+@pytest.mark.parametrize(("base", "strategy"), [("ppo_trainer", "fsdp"), ("ppo_megatron_trainer", "zero1")])
+def test_a_settings_file_of_ones_own_is_read_beside_the_script(base: str, strategy: str, tmp_path: Path) -> None:
+    """What the command says counts; the rest is the file's, and verl's below it."""
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/mine.yaml").write_text(SETTINGS.replace("BASE", base))
+    script = tmp_path / "run.sh"
+    command = GRPO.replace("data.max_prompt_length=512 data.max_response_length=1024", "data.max_response_length=768")
+    script.write_text(f"{command} --config-path=$ROOT/examples/config --config-name=mine {ACTOR}.ppo_mini_batch_size=32\n")
+    read = import_config(script.read_text(), str(script), Given("job", on="hgx-h100"))
+    assert read.tree["training"]["sequence_length"] == 256 + 768
+    assert read.tree["training"]["global_batch"] == 32 * 5
+    assert read.tree["parallel"]["data"]["strategy"] == strategy
+    (tmp_path / "config/mine.yaml").write_text(SETTINGS.replace("BASE", "other"))
+    with pytest.raises(ScenarioError, match="not supported yet: the settings of other"):
+        import_config(script.read_text(), str(script), Given("job", on="hgx-h100"))
+
+
+def test_a_settings_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(ScenarioError, match=r"mine.yaml is not there"):
+        imported(f"{GRPO} --config-path=config --config-name=mine")
 
 
 def test_megatrons_engine_is_read_as_megatrons_options() -> None:
