@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from statistics import fmean
@@ -182,29 +182,37 @@ def _quantile(ordered: Sequence[tuple[float, float]], total: float, place: float
     return ordered[-1][0]
 
 
+_NEW_FACTS = {
+    "mixer": "linear attention",
+    "chosen_keys": "attention to chosen keys",
+    "encoder": "an encoder-decoder",
+    "vision": "a vision tower beside a text",
+    "per_layer_inputs": "per-layer inputs",
+    "shared_key_values": "layers that share keys and values",
+}
+"""fact of a model -> what it is, of those that no published run has"""
+
+
 def confidence(built: Built) -> dict[str, Any]:
     """The fields of `parsim.report.estimate.Confidence` for a scenario; without a band where the times of its stages are given."""
     wanted = features(built)
     given = built.model.facts.get("family") == "stages"
     answer = {} if given else dict(_among_known_runs(wanted))
-    if answer and built.model.facts.get("mixer"):
-        answer |= {"status": "unvalidated", "basis": f"no published run has linear attention; {answer['basis']}"}
-    if answer and built.model.facts.get("chosen_keys"):
-        answer |= {"status": "unvalidated", "basis": f"no published run has attention to chosen keys; {answer['basis']}"}
-    parts = {
-        "encoder": "an encoder-decoder",
-        "vision": "a vision tower beside a text",
-        "per_layer_inputs": "per-layer inputs",
-        "shared_key_values": "layers that share keys and values",
-    }
-    for part, what in parts.items():
-        if answer and built.model.facts.get(part):
-            answer |= {"status": "unvalidated", "basis": f"no published run has {what}; {answer['basis']}"}
-    if answer and built.parallelism.data.outer.size > 1:
-        answer |= {"status": "unvalidated", "basis": f"no published run has local steps; {answer['basis']}"}
-    if answer and built.training.finetune is not None and built.training.finetune.base == "int8":
-        answer |= {"status": "unvalidated", "basis": f"no published run has frozen weights in int8; {answer['basis']}"}
+    for what in _new(built) if answer else ():
+        answer |= {"status": "unvalidated", "basis": f"no published run has {what}; {answer['basis']}"}
     return {**answer, "features": asdict(wanted)}
+
+
+def _new(built: Built) -> Iterator[str]:
+    """What the job has and no published run has."""
+    facts, training = built.model.facts, built.training
+    yield from (what for fact, what in _NEW_FACTS.items() if facts.get(fact))
+    if built.parallelism.data.outer.size > 1:
+        yield "local steps"
+    if training.finetune is not None and training.finetune.base == "int8":
+        yield "frozen weights in int8"
+    if training.objective.unsaved:
+        yield "forward passes without gradients beside the step"
 
 
 @lru_cache(maxsize=1024)

@@ -331,3 +331,9 @@ def test_on_a_pipeline_the_passes_of_a_micro_batch_are_one_slot(name, schedule, 
     assert made.makespan == pytest.approx(walked(made.plan, seconds), rel=1e-9)
     messages = made.bytes(kind="send") / plain.bytes(kind="send")  # as many bytes go forward as backward
     assert messages == (passes + 1) / 2
+
+
+@pytest.mark.parametrize(("name", "new"), [("dpo", True), ("grpo", True), ("orpo", False)])
+def test_of_passes_without_gradients_no_published_run_tells(name, new):
+    estimate = simulate(BASE, f"training.objective={name}").measured.confidence
+    assert (estimate.status == "unvalidated" and "no published run has forward passes without gradients" in estimate.basis) is new
