@@ -163,7 +163,7 @@ def _refuse_other_reference(draft: ImportDraft, source: Source) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pass:
+class _PassBefore:
     """Whether a forward pass comes before the update (None: that is open), and why."""
 
     runs: bool | None
@@ -193,33 +193,33 @@ def _write_objective(draft: ImportDraft, policy: Policy, steps: int | None, keys
         draft.causes[PATH] = causes[0] if causes else VERSION
 
 
-def _reference(draft: ImportDraft, policy: Policy) -> _Pass:
+def _reference(draft: ImportDraft, policy: Policy) -> _PassBefore:
     """The reference model's, for the KL term."""
     if (beta := policy.source.get("beta")) is not None:
         weight = draft.number(beta)
-        return _Pass(bool(weight), "" if weight else "without a KL term")
+        return _PassBefore(bool(weight), "" if weight else "without a KL term")
     weight, note = policy.default("beta") or (0.0, "")
-    return _Pass(bool(weight), note)
+    return _PassBefore(bool(weight), note)
 
 
-def _own_pass(draft: ImportDraft, policy: Policy, steps: int | None) -> _Pass:
+def _own_pass(draft: ImportDraft, policy: Policy, steps: int | None) -> _PassBefore:
     """The policy's own, for how likely an older one found the answers, or vLLM did; `steps` are micro-batches generated together."""
     rules, accumulated = policy.rules, draft.value("training.gradient_accumulation")
     if rules.own_pass:
-        return _Pass(True, f"{rules.tool} always reads the answers before the update")
+        return _PassBefore(True, f"{rules.tool} always reads the answers before the update")
     if policy.source.get(*STEPS) is not None:
         if steps is None or not isinstance(accumulated, int):
             text = "the policy reads the answers before the update unless all of them are generated for it"
-            return _Pass(None, text, "cluster.topology" if draft.given.on is None and isinstance(accumulated, int) else "")
+            return _PassBefore(None, text, "cluster.topology" if draft.given.on is None and isinstance(accumulated, int) else "")
         if accumulated % steps:
             text = f"{steps} micro-batches are generated together, and an update takes {accumulated}: the policy has changed in between"
-            return _Pass(True, text)
+            return _PassBefore(True, text)
     if rules.always_since:
         text = f"the policy reads the answers before the update since {rules.tool} {rules.always_since}"
-        return _Pass(None, text, f"the version of {rules.tool}")
+        return _PassBefore(None, text, f"the version of {rules.tool}")
     if draft.flag(policy.source.get("use_vllm")) and policy.flag(draft, CORRECTION):
-        return _Pass(True, "vLLM's probabilities are held against the policy's own")
-    return _Pass(False, "answers are the updated policy's own")
+        return _PassBefore(True, "vLLM's probabilities are held against the policy's own")
+    return _PassBefore(False, "answers are the updated policy's own")
 
 
 def _steps(draft: ImportDraft, policy: Policy, steps: Key | None, group: int | None) -> int | None:

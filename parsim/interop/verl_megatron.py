@@ -30,7 +30,7 @@ _INVERTED = {"gradient_accumulation_fusion": "no_gradient_accumulation_fusion"}
 _BESIDE = (
     "param_offload", "grad_offload", "optimizer_offload", "use_mbridge", "vanilla_mbridge", "use_dist_checkpointing",
     "dist_checkpointing_path", "dist_checkpointing_prefix", "dist_ckpt_optim_fully_reshardable",
-    "distrib_optim_fully_reshardable_mem_efficient", "load_weight", "seed", "forward_only", "use_remove_padding",
+    "distrib_optim_fully_reshardable_mem_efficient", "load_weight", "seed", "forward_only",
 )  # fmt: skip
 """what lies on the host while answers are generated, and how weights are loaded"""
 _FUSED = ("masked_softmax_fusion", "bias_dropout_fusion", "persist_layer_norm", "deallocate_pipeline_outputs")
@@ -62,6 +62,8 @@ def read_engine(draft: ImportDraft, keys: list[Key]) -> None:
             draft.harmless(key, "not set")
         elif key.name.removeprefix(ACTOR) in _BESIDE:
             draft.harmless(key, "what lies on the host while answers are generated, or how weights are loaded")
+        elif name == "use_remove_padding" and draft.flag(key):
+            draft.unmodelled(key, "samples of different length: say the mean one, training.mean_sequence_length")
         elif name in _FUSED:
             draft.only_if(key, (True, "True", "true"), "kernels that are not fused", "Megatron-Core's kernels")
         else:

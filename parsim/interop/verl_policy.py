@@ -40,7 +40,7 @@ TOKENS = 16384
 
 
 def read_policy_update(draft: ImportDraft, call: Invocation, source: Source) -> None:
-    """Write the scenario of one update of ``verl.trainer.main_ppo``; a critic, and other engines than FSDP, are refused by name."""
+    """Write the scenario of one update of ``verl.trainer.main_ppo``, by FSDP or by Megatron; a critic is refused by name."""
     megatron = _megatron(source, _settings(draft, call, source))
     of_engine = [key for key in source.keys if is_megatrons(key)] if megatron else []
     if megatron:

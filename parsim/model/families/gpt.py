@@ -1,4 +1,4 @@
-"""Decoders with LayerNorm: GPT-2 and Megatron's GPT, OPT, BLOOM, GPT-NeoX, Phi, MPT.
+"""Decoders with LayerNorm: GPT-2 and Megatron's GPT, OPT, BLOOM, GPT-NeoX, Phi, MPT, BioGPT, XGLM.
 
 Structure and key names follow the modelling and configuration files of huggingface/transformers
 (``src/transformers/models/<model_type>``), MPT also mosaicml/llm-foundry; Megatron's GPT follows NVIDIA/Megatron-LM.
@@ -10,14 +10,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from parsim.errors import Finding, ModelError
-from parsim.model.families.family import SIZES, Family, Fields, words
+from parsim.model.families.family import SIZES, Adjust, Family, Fields, words
 
 _SIZES = {key: name for key, name in SIZES.items() if name != "mlp"}
 
 
-def _gpt2(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
-    fields["attention_dropout"] = bool(tree.get("attn_pdrop", 0.1))
-    return {"attn_pdrop"}
+def _drops_weights(key: str) -> Adjust:
+    """Whether attention's weights are dropped, which `key` says; with 0.1 each where it is silent."""
+
+    def adjust(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
+        fields["attention_dropout"] = bool(tree.get(key, 0.1))
+        return {key}
+
+    return adjust
 
 
 GPT2 = Family(
@@ -34,7 +39,7 @@ GPT2 = Family(
         "n_ctx embd_pdrop scale_attn_by_inverse_layer_idx reorder_and_upcast_attn summary_activation summary_first_dropout "
         "summary_proj_to_labels summary_type summary_use_proj"
     ),
-    adjust=_gpt2,
+    adjust=_drops_weights("attn_pdrop"),
 )  # fmt: skip
 
 MEGATRON_GPT = Family(
@@ -175,11 +180,6 @@ MPT = Family(
 )  # fmt: skip
 
 
-def _biogpt(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
-    fields["attention_dropout"] = bool(tree.get("attention_probs_dropout_prob", 0.1))
-    return {"attention_probs_dropout_prob"}
-
-
 BIOGPT = OPT._replace(
     name="biogpt",
     model_type="biogpt",
@@ -190,13 +190,8 @@ BIOGPT = OPT._replace(
     keys={**SIZES, "hidden_act": "activation", "hidden_dropout_prob": "dropout"},
     stated={"activation_dropout": (0.0, 0), "layerdrop": (0.0, 0)},
     harmless=words("scale_embedding"),
-    adjust=_biogpt,
+    adjust=_drops_weights("attention_probs_dropout_prob"),
 )  # fmt: skip
-
-
-def _xglm(fields: Fields, tree: Mapping[str, Any]) -> set[str]:
-    fields["attention_dropout"] = bool(tree.get("attention_dropout", 0.1))
-    return {"attention_dropout"}
 
 
 XGLM = OPT._replace(
@@ -213,7 +208,7 @@ XGLM = OPT._replace(
     },
     stated={"activation_dropout": (0.0, 0), "layerdrop": (0.0, 0), "add_cross_attention": (False,)},
     harmless=words("init_std scale_embedding"),
-    adjust=_xglm,
+    adjust=_drops_weights("attention_dropout"),
 )  # fmt: skip
 
 FAMILIES = (GPT2, MEGATRON_GPT, OPT, BLOOM, GPT_NEOX, PHI, MPT, BIOGPT, XGLM)
