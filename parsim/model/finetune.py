@@ -154,7 +154,7 @@ def _active(model: Model, blocks: tuple[Block, ...]) -> dict[int, float]:
 
 
 def _adapt(model: Model, recipe: Finetune) -> tuple[Block, ...]:
-    seen = [block for block in dict.fromkeys(model.blocks) if recipe.tower or block.kind not in TOWER]
+    seen = [block for block in model.distinct_blocks if recipe.tower or block.kind not in TOWER]
     linears = [operator for block in seen for operator in block.operators if isinstance(operator, Linear)]
     everything = [target for operator in linears for target in targets_of(operator, model)]
     if recipe.linear_experts:
@@ -174,7 +174,7 @@ def _adapt(model: Model, recipe: Finetune) -> tuple[Block, ...]:
         if sliced:
             text = f"DoRA scales the outputs of a whole weight, and {sliced[0]} is a slice of one in {model.name}"
             raise ModelError(Finding(text, f"{PATH}.targets", list(recipe.targets), f"name the whole weight: {known_names(everything)[1]}"))
-    adapted = {block: _adapted_block(model, block, recipe) for block in dict.fromkeys(model.blocks)}
+    adapted = {block: _adapted_block(model, block, recipe) for block in model.distinct_blocks}
     return tuple(adapted[block] for block in model.blocks)
 
 
@@ -250,7 +250,7 @@ def _insert(model: Model, recipe: Finetune) -> tuple[Block, ...]:
     )
     changed: dict[Block, Block] = {}
     begun = False
-    for block in dict.fromkeys(model.blocks):
+    for block in model.distinct_blocks:
         cold = replace(block, operators=tuple(map(_frozen, block.operators)))
         if block.kind in TOWER:
             pass
@@ -332,7 +332,7 @@ def _by_name(model: Model, recipe: Finetune, names: tuple[str, ...]) -> tuple[Bl
         raise ModelError(findings)
     chosen = set(names)
     cooled: dict[Block, Block] = {}
-    for block in dict.fromkeys(model.blocks):
+    for block in model.distinct_blocks:
         cold = {operator.name for operator in block.operators if chosen.intersection(_words(block, operator))}
         cooled[block] = _cooled(block, recipe, cold)
     return tuple(cooled[block] for block in model.blocks)

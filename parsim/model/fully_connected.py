@@ -59,7 +59,7 @@ class SharedLinear(Linear):
 
 def share_outputs(model: Model) -> Model:
     """`model` with every fully connected layer as a `SharedLinear`."""
-    made = {block: _shared(block) for block in dict.fromkeys(model.blocks)}
+    made = {block: _shared(block) for block in model.distinct_blocks}
     return replace(model, blocks=tuple(made[block] for block in model.blocks))
 
 

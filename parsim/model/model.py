@@ -237,6 +237,16 @@ class Model:
         return max(self.head_dim, self.full_heads[1])
 
     @cached_property
+    def distinct_blocks(self) -> tuple[Block, ...]:
+        """The blocks, equal ones once."""
+        return tuple(dict.fromkeys(self.blocks))
+
+    @cached_property
+    def distinct_operators(self) -> tuple[Operator, ...]:
+        """The operators of the distinct blocks: what a question about the kinds of layers looks at."""
+        return tuple(operator for block in self.distinct_blocks for operator in block.operators)
+
+    @cached_property
     def ties(self) -> tuple[tuple[int, int, str], ...]:
         """Parameters that two blocks share: number of the block that has it, of the one that is tied to it, its whole name."""
         named = [(name, number) for number, name in enumerate(self.block_names)]

@@ -90,7 +90,7 @@ def dispatches(operator: Operator) -> bool:
 
 def has_shared_expert(model: Model) -> bool:
     """Whether some mixture has an expert that every token visits."""
-    return any(operator.selective == SHARED for block in model.blocks for operator in block.operators)
+    return any(operator.selective == SHARED for operator in model.distinct_operators)
 
 
 def overlap_shared_experts(model: Model) -> Model:

@@ -40,6 +40,8 @@ def shared_findings(plan: Plan) -> list[Finding]:
 
     A stage would have to be sent that choice, a checkpoint to keep it; no public stack says how (sgl-project/sglang refuses such stages).
     """
+    if not plan.model.facts.get("chosen_keys"):
+        return []
     findings = []
     if not all(_chooses(plan.model, chunk.blocks) for chunk in plan.chunks):
         text = "not supported yet: a pipeline stage that begins with a layer without an indexer, which an earlier stage has"

@@ -165,13 +165,13 @@ def context_findings(model: Model, training: Training, parallelism: Parallelism)
     if task not in _TOKENWISE:
         text = f"not supported yet: context parallelism with the task {task}, whose head needs one token of the whole sample"
         return [Finding(text, _SIZE, size, f"use context.size 1, or a model with one of the tasks {', '.join(_TOKENWISE)}")]
-    if scan := next((one for block in model.blocks for one in block.operators if isinstance(one, LinearAttention)), None):
+    if scan := next((one for one in model.distinct_operators if isinstance(one, LinearAttention)), None):
         text = (
             f"not supported yet: context parallelism with linear attention ({scan.kind}), whose layers pass a state of"
             f" {scan.heads} x {scan.key_dim} x {scan.value_dim} x 4 B = {4 * scan.state / 2**20:.4g} MiB per sample from rank to rank"
         )
         return [Finding(text, _SIZE, size, "use context.size 1: memory and work of these layers grow with the tokens alone")]
-    if row := next((one for block in model.blocks for one in block.operators if isinstance(one, ShortConvolution)), None):
+    if row := next((one for one in model.distinct_operators if isinstance(one, ShortConvolution)), None):
         text = f"not supported yet: context parallelism with a convolution over {row.taps} tokens, the first of which another rank has"
         return [Finding(text, _SIZE, size, "use context.size 1: memory and work of these layers grow with the tokens alone")]
     findings = _length_findings(model, training.sequence_length, "sequence_length", parallelism)

@@ -220,7 +220,7 @@ def _fused_findings(model: Model, training: Training, parallelism: Parallelism) 
     """Why the products of experts cannot do what stands around them (Transformer Engine: ops/fused/forward_grouped_mlp.py)."""
     casts, path = training.precision.quantisation, "parallel.expert.fused_mlp"
     reasons = []
-    if not any(isinstance(operator, GroupedLinear) for block in model.blocks for operator in block.operators):
+    if not any(isinstance(operator, GroupedLinear) for operator in model.distinct_operators):
         reasons.append((f"{model.name} has no experts", "leave it out"))
     if casts is None or (casts.recipe, casts.library) != ("mxfp8", TRANSFORMER_ENGINE):
         text = "only Transformer Engine's mxfp8 products have such kernels"
@@ -241,7 +241,7 @@ def permutation_findings(model: Model, parallelism: Parallelism, runtime: Runtim
     if expert.permute_fusion:
         return []
     reasons = []
-    if not any(isinstance(operator, GroupedLinear) for block in model.blocks for operator in block.operators):
+    if not any(isinstance(operator, GroupedLinear) for operator in model.distinct_operators):
         reasons.append((f"{model.name} has no experts", "leave it out"))
     if not runtime.megatron:
         text = f"only Megatron-LM has the choice, not the layers of software.profile {runtime.profile}"
@@ -265,7 +265,7 @@ def expert_findings(model: Model, training: Training, parallelism: Parallelism, 
         return []
     if shared := shared_layers(model):
         return fully_connected_findings(shared, model, training, parallelism, mesh)
-    layers = [operator for block in model.blocks for operator in block.operators if isinstance(operator, GroupedLinear)]
+    layers = [operator for operator in model.distinct_operators if isinstance(operator, GroupedLinear)]
     if not layers:
         asked = {_SIZE: expert.size > 1, _CAPACITY: expert.capacity_factor is not None, _TENSOR: expert.tensor > 0}
         path = next((path for path, said in asked.items() if said), "parallel.expert.imbalance")

@@ -54,7 +54,7 @@ class FullyConnectedHooks(SilentHooks):
 
 def shared_layers(model: Model) -> list[SharedLinear]:
     """The fully connected layers of a model that replicas share."""
-    return [operator for block in model.blocks for operator in block.operators if isinstance(operator, SharedLinear)]
+    return [operator for operator in model.distinct_operators if isinstance(operator, SharedLinear)]
 
 
 def fully_connected_findings(

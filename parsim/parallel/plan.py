@@ -121,8 +121,10 @@ class Plan:
     @cached_property
     def routing(self) -> Routing | None:
         """Where the tokens of a mixture layer go; None: they stay."""
-        layers = (layer for block in self.model.blocks for operator in block.operators if (layer := exchanged(operator)) is not None)
-        return next((routing(layer, self.workload) for layer in layers if self.parallelism.exchanges_tokens), None)
+        if not self.parallelism.exchanges_tokens:
+            return None
+        layers = (layer for operator in self.model.distinct_operators if (layer := exchanged(operator)) is not None)
+        return next((routing(layer, self.workload) for layer in layers), None)
 
     @property
     def asynchronous(self) -> bool:

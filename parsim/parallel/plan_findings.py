@@ -126,7 +126,7 @@ def findings_of(
 def _split_findings(model: Model, parallelism: Parallelism) -> list[Finding]:
     """What a split of the pipeline says of embedding, head and prediction modules."""
     pipeline, findings = parallelism.pipeline, []
-    if pipeline.size > 1 and any(isinstance(operator, PositionTable) for block in model.blocks for operator in block.operators):
+    if pipeline.size > 1 and any(isinstance(operator, PositionTable) for operator in model.distinct_operators):
         text = f"every layer of {model.name} reads one table of relative positions, which one stage has and no public stack sends"
         findings.append(Finding(text, "parallel.pipeline.size", pipeline.size, "use tensor or data parallelism"))
     held = int(str(model.facts.get("mtp", 0)))
@@ -264,7 +264,7 @@ def _document_findings(model: Model, training: Training, parallelism: Parallelis
     if length > training.sequence_length:
         text = f"documents of {length} tokens are longer than the samples that they are packed into, {training.sequence_length}"
         return [Finding(text, path, length, f"use at most {training.sequence_length}")]
-    cores = {type(operator) for block in model.blocks for operator in block.operators if isinstance(operator, AttentionCore)}
+    cores = {type(operator) for operator in model.distinct_operators if isinstance(operator, AttentionCore)}
     if cores != {AttentionCore}:
         return [Finding(f"not supported yet: packed documents with the attention of {model.name}", path, length, "leave it out")]
     if training.attention == "eager":
@@ -294,7 +294,7 @@ def _product_findings(model: Model, training: Training, parallelism: Parallelism
     if parallelism.tensor.size > 1 and not parallelism.tensor.sequence_parallel:
         text = f"{MATMULS} under tensor parallelism keeps the results of reduce-scatters, which exist only with sequence parallelism"
         findings.append(Finding(text, path, MATMULS, "use parallel.tensor.sequence_parallel: true, or recompute: full"))
-    if any(isinstance(operator, GroupedLinear) for block in model.blocks for operator in block.operators):
+    if any(isinstance(operator, GroupedLinear) for operator in model.distinct_operators):
         text = f"{MATMULS} counts the products of dense layers; those of experts are not supported"
         findings.append(Finding(text, path, MATMULS, "use recompute: full, or {selective: [attention]}"))
     if training.finetune is not None and training.finetune.method != "freeze":
@@ -321,10 +321,10 @@ def _region_findings(model: Model, training: Training) -> list[Finding]:
     path, recompute, casts = "training.recompute", training.recompute, training.precision.quantisation
     if recompute.mode != "selective":
         return []
-    blocks = dict.fromkeys(model.blocks)
-    mixture = any(isinstance(operator, GroupedLinear) for block in blocks for operator in block.operators)
+    blocks, operators = model.distinct_blocks, model.distinct_operators
+    mixture = any(isinstance(operator, GroupedLinear) for operator in operators)
     absent = [word for word in recompute.selective if word in REGIONS and not any(regions(block.operators, (word,)) for block in blocks)]
-    if mixture and "mlp" in recompute.selective and not any(o.selective == "mlp" for block in blocks for o in block.operators):
+    if mixture and "mlp" in recompute.selective and not any(operator.selective == "mlp" for operator in operators):
         absent.append("mlp")
     shown = list(recompute.selective)
     hint = "use moe, moe_act or shared_experts" if mixture else "leave it out"

@@ -72,7 +72,7 @@ def share_findings(model: Model, training: Training, parallelism: Parallelism) -
             "replicas with different numbers of micro-batches exchange tokens in every one",
             "keep parallel.expert.size 1 and batch_split: even",
         )
-    if any(parameter.buffer for block in model.blocks for parameter in block.parameters()):
+    if any(parameter.buffer for block in model.distinct_blocks for parameter in block.parameters()):
         refuse(
             f"{model.name} has buffers, which DDP broadcasts as replicas begin; they begin at different micro-batches",
             "use batch_split: even",

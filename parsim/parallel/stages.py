@@ -88,7 +88,7 @@ def _check_list(counts: list[int], stages: int, layers: int, filled: Sequence[bo
 def block_seconds(model: Model, workload: Workload, clock: Callable[[Kernel], float]) -> list[float]:
     """Forward plus backward time of every block [s], communication left out."""
     seconds: dict[Block, float] = {}
-    for block in dict.fromkeys(model.blocks):
+    for block in model.distinct_blocks:
         works = [operator.work(workload.inside(block)) for operator in block.operators]
         seconds[block] = math.fsum(clock(k) for w in works for k in (*w.forward, *w.backward_input, *w.backward_weight))
     return [seconds[block] for block in model.blocks]

@@ -273,7 +273,7 @@ def tensor_findings(model: Model, training: Training, parallelism: Parallelism) 
         return [Finding(f"{model.name} has no attention heads to split", path, size, "use data or pipeline parallelism")]
     findings = []
     rules = [("heads", model.heads), *model.key_value_heads.items(), ("MLP width", int(str(model.facts.get("mlp", 0) or 0)))]
-    if mixer := next((one for block in model.blocks for one in block.operators if isinstance(one, LinearAttention)), None):
+    if mixer := next((one for one in model.distinct_operators if isinstance(one, LinearAttention)), None):
         if mixer.kind == "mamba":
             text = "not supported yet: tensor parallelism with Mamba's selective scan, whose step sizes depend on all channels"
             return [Finding(text, path, size, "use data or pipeline parallelism")]
@@ -281,7 +281,7 @@ def tensor_findings(model: Model, training: Training, parallelism: Parallelism) 
             text = "not supported yet: tensor parallelism with RWKV, whose projections are gated by others of the same width"
             return [Finding(text, path, size, "use data or pipeline parallelism")]
         rules += [("heads of linear attention", mixer.heads), ("key heads or groups of linear attention", mixer.key_heads)]
-    elif row := next((one for block in model.blocks for one in block.operators if isinstance(one, ShortConvolution)), None):
+    elif row := next((one for one in model.distinct_operators if isinstance(one, ShortConvolution)), None):
         rules.append(("channels of the convolutions", row.features))
     for name, count in rules:
         if count % size:

@@ -6,7 +6,7 @@ rank is a copy, which the others there are; its gradient is summed with the owne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -40,30 +40,24 @@ class Ties:
     slots: Schedule
     count: Callable[[Parameter], int]
 
-    def _parameters(self) -> Iterator[tuple[Chunk, str, Parameter]]:
-        """Every parameter of every chunk with its full name."""
-        for chunk in self.chunks_of_model:
-            for block in chunk.blocks:
-                for parameter in self.model.blocks[block].parameters():
-                    yield chunk, f"{self.model.block_names[block]}.{parameter.name}", parameter
-
     @cached_property
     def _homes(self) -> dict[str, tuple[int, ...]]:
         """Full name of a parameter that others are tied to -> pipeline ranks that hold it: one for every direction."""
-        owners = {name for _, _, name in self.model.ties}
-        homes: dict[str, tuple[int, ...]] = {}
-        for chunk, name, _ in self._parameters() if owners else ():
-            if name in owners:
-                homes[name] = (*homes.get(name, ()), chunk.pipeline_rank)
-        return homes
+        owners = {name: owner for owner, _, name in self.model.ties}
+        return {
+            name: tuple(chunk.pipeline_rank for chunk in self.chunks_of_model if owner in chunk.blocks) for name, owner in owners.items()
+        }
 
     @cached_property
     def _copies(self) -> dict[tuple[int, str], tuple[str, Parameter]]:
         """(pipeline rank, full name) -> the first parameter there that is tied to it, where the rank has not the owner."""
         copies: dict[tuple[int, str], tuple[str, Parameter]] = {}
-        for chunk, name, parameter in self._parameters() if self._homes else ():
-            if parameter.tied and chunk.pipeline_rank not in self._homes.get(parameter.tied, (chunk.pipeline_rank,)):
-                copies.setdefault((chunk.pipeline_rank, parameter.tied), (name, parameter))
+        for chunk in self.chunks_of_model:
+            for _, block, tied in self.model.ties:
+                if block in chunk.blocks and chunk.pipeline_rank not in self._homes[tied]:
+                    parameter = next(p for p in self.model.blocks[block].parameters() if p.tied == tied)
+                    name = f"{self.model.block_names[block]}.{parameter.name}"
+                    copies.setdefault((chunk.pipeline_rank, tied), (name, parameter))
         return copies
 
     def storage(self, tied: str, pipeline_rank: int) -> str:

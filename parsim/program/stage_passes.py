@@ -90,7 +90,7 @@ class StagePasses(PipelineRank):
         return TENSOR if self.plan.mesh.size(TENSOR) > 1 else ""
 
     def _trains(self) -> bool:
-        weights = (p for block in self.plan.model.blocks for p in block.parameters())
+        weights = (p for block in self.plan.model.distinct_blocks for p in block.parameters())
         return any(p.trainable and not p.buffer for p in weights)
 
     def _finish(self, items: list[Item]) -> None:

@@ -88,7 +88,7 @@ def _without_gradients(plan: Plan, whose: Whose) -> Plan:
 
 def _unadapted(model: Model) -> Model:
     changed: dict[Block, Block] = {}
-    for block in dict.fromkeys(model.blocks):
+    for block in model.distinct_blocks:
         adapted = any(_bare(operator) is not operator for operator in block.operators)
         changed[block] = replace(block, operators=tuple(map(_bare, block.operators))) if adapted else block
     return replace(model, blocks=tuple(changed[block] for block in model.blocks))

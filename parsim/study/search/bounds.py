@@ -83,10 +83,8 @@ class Bounder:
         tokens = float(training.global_batch * training.mean_length) if built.model.sequence else None
         peak = memory(costs)
         step_time = closed(costs) if peak <= capacity else 0.0  # whoever cares for what cannot fit asks for a tighter one
-        weights = [
-            sum(weight.count for chunk in costs.plan.of_rank(p) for weight in costs.plan.weights(chunk)) for p in range(len(costs.stages))
-        ]
-        return Bounds(step_time, peak, capacity, training.global_batch, tokens, len(built.gpus), 4 * max(weights))
+        gradients = 4 * max(stage.parameters for stage in costs.stages)
+        return Bounds(step_time, peak, capacity, training.global_batch, tokens, len(built.gpus), gradients)
 
     def surely_full(self, built: Built) -> bool:
         """Whether it cannot fit; no transfer is priced for it. Raises as `bounds`."""
@@ -299,8 +297,8 @@ def _buffers(costs: CandidateCosts, p: int, *, sends: bool) -> int:
     if plan.runtime.communicators is not None:
         return plan.runtime.communicators
     members, rank = costs.prices.prices.members, costs.prices.ranks[p]
-    spread = any(weight.parameter.expert for chunk in plan.of_rank(p) for weight in plan.weights(chunk))
-    axes = (*costs.stages[p].axes, *(operator_groups(plan) if spread else OPERATOR_AXES))
+    stage = costs.stages[p]
+    axes = (*stage.axes, *(operator_groups(plan) if stage.experts else OPERATOR_AXES))
     groups = {group for axis in axes if len(group := members(plan, axis, rank)) > 1}
     if plan.runtime.sends_alone and any(len(group) == 2 for group in groups):
         sends = False  # the pair may be one of them

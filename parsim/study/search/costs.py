@@ -180,6 +180,10 @@ class StageMemory:
     """most that the end of the step adds [B]"""
     axes: frozenset[str]
     """of the collectives between passes: every group has a communicator"""
+    parameters: int
+    """elements of its weights and buffers"""
+    experts: bool
+    """experts' weights are among them"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +211,7 @@ def stage_memory(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float
     resident = sum(rounded(rows[number].bytes) for number in passes.resident if held_in(rows[number].category) == "device")
     axes = {item.collective[1] for item in items if item.collective is not None and item.collective[1] != OFFLOAD}
     every = [part for parts in strategies.values() for part in parts]
+    weights = [weight for chunk in plan.of_rank(pipeline_rank) for weight in plan.weights(chunk)]
     for part in every:
         if part.size > 1 and _reduction((part,), lambda *_: 1.0, plan.training.backward).total > 0:
             axes.add(SHARD if plan.sharded else part.group)
@@ -219,6 +224,8 @@ def stage_memory(plan: Plan, pipeline_rank: int, clock: Callable[[Kernel], float
         tuple(_gathered(parts[0]) for parts in strategies.values()),  # a layer's experts are let go before its backward ends
         levels(items, rows).high + sum(map(_gradient_shards, every)) * plan.training.backward,
         frozenset(axes),
+        sum(weight.count for weight in weights),
+        any(weight.parameter.expert for weight in weights),
     )
 
 
