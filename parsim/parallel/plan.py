@@ -22,7 +22,7 @@ from parsim.model.workload import Workload
 from parsim.parallel.chosen_findings import shared_findings
 from parsim.parallel.chunk_strategy import SHARDED, sharding_of
 from parsim.parallel.context import ContextParallelHooks
-from parsim.parallel.expert_load import Rows, mixtures
+from parsim.parallel.expert_load import Rows
 from parsim.parallel.experts import ExpertParallelHooks, expert_load, expert_mesh, loaded
 from parsim.parallel.fsdp import ROOT, FullyShardedDataParallel
 from parsim.parallel.fully_connected import FullyConnectedHooks
@@ -356,7 +356,7 @@ def plan(
     model = overlap_shared_experts(model) if parallelism.expert.shared_overlap else model
     tokens = training.micro_batch * training.sequence_length // parallelism.context.size // parallelism.tensor.size
     load = expert_load(parallelism.expert, max(1, tokens))
-    mixture = next(iter(mixtures(model).values()), None)
+    mixture = next((operator for operator in model.distinct_operators if isinstance(operator, GroupedLinear)), None)
     busiest, sent, _ = Rows(1.0, 1.0) if mixture is None else load.rows(mixture)
     workload = Workload(
         batch=training.micro_batch,

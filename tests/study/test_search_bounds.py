@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from math import inf
 
 import pytest
@@ -14,6 +15,7 @@ from parsim.program.program import Effect, Tensor
 from parsim.run import step_of
 from parsim.scenario.build import build
 from parsim.scenario.load import load
+from parsim.scenario.neighbours import Neighbours
 from parsim.study.search.bounds import Bounder, closed
 from parsim.study.search.chains import ends, levels, longest, walked
 from parsim.study.search.lanes import after, moves
@@ -393,3 +395,41 @@ def test_no_simulation_beats_its_bounds(case):
     except (InputError, ParsimError):
         assume(False)
     check(built, step)
+
+
+# -- work -------------------------------------------------------------------------------------------------------------
+
+
+def calls_of_a_known_candidate(layers: int, model: str, parallel: dict[str, object]) -> int:
+    """Python calls of the bounds of a candidate whose blocks and stages are known from its neighbours."""
+    training = {"sequence_length": 1024, "global_batch": 64, "micro_batch": 1}
+    tree = {"name": "deep", "model": {"base": model, "layers": layers}, "cluster": {"topology": "hgx-h100", "nodes": 2}}
+    neighbours, bounder = Neighbours(load({**tree, "training": training, "parallel": parallel})), Bounder()
+    bounder.bounds(neighbours.built({"training.micro_batch": 1}))
+    again, calls = neighbours.built({"training.micro_batch": 1}), 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        bounder.bounds(again)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("model", "parallel"),
+    [
+        ("llama-2-7b", {"data": {"strategy": "zero1"}}),
+        ("gpt2", {"pipeline": {"size": 4}, "data": {"strategy": "ddp"}}),
+        ("mixtral-8x7b", {"tensor": {"size": 2, "sequence_parallel": True}, "expert": {"size": 8}, "data": {"strategy": "zero1"}}),
+        ("deepseek-v2-lite", {"expert": {"size": 8}, "data": {"strategy": "fsdp"}}),
+    ],
+)
+def test_layers_cost_a_search_nothing(model, parallel):
+    """What equal layers share is asked once: thousands of candidates would ask every one of a hundred layers again."""
+    few, many = (calls_of_a_known_candidate(layers, model, parallel) for layers in (24, 96))
+    assert many <= few + 24
