@@ -105,7 +105,10 @@ def invocation(text: str, file: str, variables: dict[str, str]) -> Invocation:
     options, positional = _options(loose, file, hints)
     if not options:
         message = "there is no training command: no Python file that is run, and no --options"
-        raise ScenarioError(Finding(message, file=file, line=1, suggestion="give a script, or the arguments as a text"))
+        names = argument_names(text)
+        called = " ".join(names.get(number, f"${number}") for number in range(1, max(names, default=0) + 1))
+        hint = f'what it is called with may say which one it runs: --arguments "{called}"' if names else ""
+        raise ScenarioError(Finding(message, file=file, line=1, suggestion=hint or "give a script, or the arguments as a text"))
     return replace(Invocation("", "", tuple(slurm), tuple(options), tuple(positional), environment, notes, used), **more)
 
 

@@ -25,7 +25,7 @@ from parsim.interop.import_draft import Given, ImportDraft, ImportedScenario, fi
 from parsim.interop.import_sections import neighbour
 from parsim.interop.keys import key_table
 from parsim.interop.megatron.model import SWITCHES
-from parsim.interop.megatron.other_models import NO_STEP
+from parsim.interop.megatron.other_models import NO_STEP, TASK
 from parsim.interop.open_arguments import leave_open, open_invocation, open_paths
 from parsim.interop.toml_document import is_toml, read_toml
 from parsim.scenario import files
@@ -103,7 +103,7 @@ def _without_arguments(claim: Claim, foreign: Foreign, text: str, given: Given, 
     if known is None:
         return None
     call, names, how = known
-    paths = open_paths(key_table(OPEN_TABLES[claim.tool.name]), names, SWITCHES)
+    paths = open_paths(key_table(OPEN_TABLES[claim.tool.name]), names, (*SWITCHES, TASK))
     whose = replace(given, model=PLACEHOLDER) if "model" in paths and given.model is None else given
     if given.model is not None:
         paths.pop("model", None)
