@@ -357,7 +357,8 @@ def _switches(draft: ImportDraft, source: Source) -> None:
     if mixed is not None and draft.flag(mixed):
         said = draft.lines["training.attention"].keys if "training.attention" in draft.lines else ()
         draft.write("training.attention", "mem-efficient", *said, mixed, note="heads of 512 elements, which FlashAttention-2 does not take")
-        draft.remark("layers with a window run FlashAttention-2 there, and memory-efficient attention as the others here", "training.attention")
+        text = "layers with a window run FlashAttention-2 there, and memory-efficient attention as the others here"
+        draft.remark(text, "training.attention")
     draft.harmless(mixed, "switched off")
     compiled = source.of("software.fusion")
     if compiled is not None and (str(compiled.value) == "auto" or draft.flag(compiled)):

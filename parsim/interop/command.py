@@ -120,6 +120,12 @@ def argument_names(text: str) -> dict[int, str]:
     return {int(match[2] or match[3]): match[1] for match in _ARGUMENT.finditer(text)}
 
 
+def argument_files(call: Invocation) -> list[str]:
+    """Files that may hold a command's arguments: words behind the program, and ``--config``."""
+    words = [word.text for word in call.positional] + [key.text for key in call.options if key.name == "config"]
+    return [word for word in words if word.endswith((".json", ".yaml", ".yml", ".toml"))]
+
+
 def missing_arguments(text: str, variables: Mapping[str, str]) -> Finding | None:
     """That a script is called with arguments which nobody has said: ``SIZE=$1``; None where it is not, or some are said."""
     names = argument_names(text)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from parsim.scenario.scenario import Scenario
 
 from parsim.errors import Finding, ScenarioError
-from parsim.interop.command import Invocation, invocation, missing_arguments
+from parsim.interop.command import Invocation, argument_files, invocation, missing_arguments
 from parsim.interop.fitting import fit_machines
 from parsim.interop.import_draft import Given, ImportDraft, ImportedScenario, finished
 from parsim.interop.import_sections import neighbour
@@ -149,7 +149,7 @@ def _check_company(tool: Tool, foreign: Foreign) -> None:
 
 def _named(call: Invocation, file: str) -> tuple[files.Document, ...]:
     """The files of arguments that a command names, those of them that are there."""
-    paths = [neighbour(word.text, file) for word in call.positional if word.text.endswith((".json", ".yaml", ".yml", ".toml"))]
+    paths = [neighbour(word, file) for word in argument_files(call)]
     documents = [_mapping(files.read_text(path), str(path)) for path in paths if path is not None]
     return tuple(document for document in documents if document is not None)
 

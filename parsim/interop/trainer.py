@@ -50,6 +50,7 @@ from parsim.interop.training_arguments import (
     write_optimizer,
     write_switches,
 )
+from parsim.interop.trl_command import is_trl, shipped, split
 from parsim.interop.written import document_of, parsed, written_file
 from parsim.scenario import files
 from parsim.scenario.support import EXAMPLES
@@ -206,6 +207,11 @@ def _job(
         draft.harmless(config, "replaced by the configuration that is read")
     elif call is not None and call.launcher == "accelerate":
         job.accelerate = _accelerate_of(draft, job, call, config)
+    elif call is not None and is_trl(call):
+        config, starting, job.source = split(job.source)
+        if config is not None or starting:
+            job.launch = Source([*job.launch.keys, *starting], job.launch.table)
+            job.accelerate = _accelerate_of(draft, job, call, config)
     key = job.source.get("deepspeed", "deepspeed_config")
     if "deepspeed" in beside:
         job.deepspeed = of_document(beside["deepspeed"], "deepspeed")
@@ -229,7 +235,7 @@ def _accelerate_of(draft: ImportDraft, job: Arguments, call: Invocation, config:
     """Keys of the launcher's file, with its options on top."""
     keys: list[Key] = []
     if config is not None:
-        document = document_of(draft, call, str(config.value))
+        document = (shipped(str(config.value)) if is_trl(call) else None) or document_of(draft, call, str(config.value))
         if document is None:
             types = "amp-bf16 under DDP and FSDP, bf16 under DeepSpeed, fp32 where nothing asks for a half type"
             missing_file(draft, config, {"parallel.data.strategy": EXAMPLES["parallel.data.strategy"], "training.precision": types})

@@ -6,6 +6,7 @@ NVIDIA/Model-Optimizer, examples/llm_qat; huggingface/transformers, examples/pyt
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -181,3 +182,46 @@ def test_types_of_llama_factorys_megatron_bridge(recipe: str, read: bool) -> Non
         return
     with pytest.raises(ScenarioError, match="mixed_precision"):
         from_text(text, **H100)
+
+
+ARGUMENTS = "model_name_or_path: Qwen/Qwen2.5-1.5B\nmax_length: 4096\nper_device_train_batch_size: 4\nnum_train_epochs: 1\nbf16: true\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "file", "strategy", "ranks"),
+    [
+        ("", "", "ddp", None),
+        ("--accelerate_config zero3", "", "zero3", 8),
+        ("--accelerate_config zero2 --num_processes 4", "", "zero2", 4),
+        ("--accelerate_config fsdp2", "", "fsdp", 8),
+        ("--accelerate_config multi_gpu", "", "ddp", 8),
+        ("", "accelerate_config: zero1\n", "zero1", 8),
+        ("--num_processes 2", "", "ddp", 2),
+    ],
+)
+def test_what_trls_command_hands_to_accelerate(
+    more: str, file: str, strategy: str, ranks: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a name under which TRL ships a file; in the command or in its YAML (huggingface/trl, trl/accelerate_configs)."""
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text(ARGUMENTS + file, encoding="utf-8")
+    found = from_text(f"trl sft --config job.yaml {more}", **H100)
+    said = values(found)
+    assert (said["parallel.data.strategy"], said.get("cluster.gpus")) == (strategy, ranks)
+    assert not of_kind(found, "unknown")
+
+
+def test_trls_file_of_accelerate_that_is_not_there_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text(ARGUMENTS, encoding="utf-8")
+    found = from_text("trl sft --config job.yaml --accelerate_config mine.yaml", **H100)
+    assert "parallel.data.strategy" in found.to_fill
+
+
+def test_a_script_of_any_name_whose_arguments_lie_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text(ARGUMENTS, encoding="utf-8")
+    said = values(from_text("accelerate launch --num_processes 4 train.py --config job.yaml", **H100))
+    assert (said["cluster.gpus"], said["training.micro_batch"], said["training.sequence_length"]) == (4, 4, 4096)
+    with pytest.raises(ScenarioError, match=r"other\.yaml is not there, and holds the arguments"):
+        from_text("accelerate launch --num_processes 4 train.py --config other.yaml", **H100)
