@@ -32,9 +32,7 @@ from parsim.interop.peft import write_own_adapters, write_peft
 from parsim.interop.policy import (
     TRL,
     PolicyRules,
-    ask_for_version,
     policy_of,
-    with_trainers_defaults,
     write_policy,
     write_policy_length,
     write_policy_liger,
@@ -51,6 +49,7 @@ from parsim.interop.training_arguments import (
     write_switches,
 )
 from parsim.interop.trl_command import is_trl, shipped, split
+from parsim.interop.trl_defaults import ask_for_version, versions_for, with_length, with_trainers_defaults
 from parsim.interop.written import document_of, parsed, written_file
 from parsim.scenario import files
 from parsim.scenario.support import EXAMPLES
@@ -112,10 +111,14 @@ def read_trainer(
     if policy is not None and told is not None:
         lengths = job.source.all(*(name for name in job.source.table.rows["training.sequence_length"].names if name not in rules.prompt))
         length = write_policy_length(draft, policy, *lengths)
-        job.source = with_trainers_defaults(job.source, policy) if rules is TRL else job.source
+        versions = policy.versions if rules is TRL else None
+        job.source = with_trainers_defaults(job.source, versions) if versions is not None else job.source
         _batch(draft, job)
         write_policy(draft, policy, told.key)
     else:
+        plain = dialect.table == "huggingface" and not factory and not chat
+        versions = versions_for(job.source, call, draft.value("training.objective")) if plain else None
+        job.source = with_length(with_trainers_defaults(job.source, versions)) if versions is not None else job.source
         length = write_length(draft, job.source, factory=factory)
         _batch(draft, job)
     _strategy(draft, job, sizes)
@@ -131,8 +134,8 @@ def read_trainer(
         write_liger(draft, job.source, sizes, length)
     else:
         write_policy_liger(draft, policy)
-        if rules is TRL:
-            ask_for_version(draft, policy, job.source)
+    if versions is not None:
+        ask_for_version(draft, versions, job.source)
     if call is not None:
         read_environment(draft, call.environment)
     draft.close(job.source)

@@ -225,3 +225,36 @@ def test_a_script_of_any_name_whose_arguments_lie_in_a_file(tmp_path: Path, monk
     assert (said["cluster.gpus"], said["training.micro_batch"], said["training.sequence_length"]) == (4, 4, 4096)
     with pytest.raises(ScenarioError, match=r"other\.yaml is not there, and holds the arguments"):
         from_text("accelerate launch --num_processes 4 train.py --config other.yaml", **H100)
+
+
+VERSIONED = "--model_name_or_path Qwen/Qwen2.5-1.5B --per_device_train_batch_size 4 --num_train_epochs 1 --output_dir out"
+
+
+@pytest.mark.parametrize(
+    ("command", "precision", "recompute"),
+    [
+        ("trl sft", "FILL-IN", "FILL-IN"),
+        ("trl sft --loss_type nll", "amp-bf16", "full"),
+        ("trl sft --assistant_only_loss", "amp-bf16", "FILL-IN"),
+        ("trl sft --assistant_only_loss --bf16 false --gradient_checkpointing false", "fp32", None),
+        ("trl sft --num_of_sequences 1024", "fp32", None),
+        ("trl sft --fp16 --loss_type nll", "amp-fp16", "full"),
+        ("trl dpo --loss_weights 1.0", "amp-bf16", "FILL-IN"),
+        ("trl dpo --pad_token x", "amp-bf16", "full"),
+        ("python trl/scripts/sft.py --loss_type nll", "amp-bf16", "full"),
+        ("python run_clm.py --block_size 1024", "fp32", None),
+    ],
+)
+def test_what_trl_takes_depends_on_its_version(command: str, precision: str, recompute: str | None) -> None:
+    """bf16 since 0.19 and checkpoints since 0.22 (huggingface/trl, trl/trainer/sft_config.py at these tags); 1024 tokens in all."""
+    found = from_text(f"{command} {VERSIONED}", **H100)
+    said = values(found)
+    assert (said["training.precision"], said.get("training.recompute")) == (precision, recompute)
+    assert said["training.sequence_length"] == 1024
+    assert found.questions == len({path for path in found.to_fill if path == "training.recompute"})
+
+
+def test_a_key_that_only_trl_has_tells_it_in_yaml() -> None:
+    text = "model_name_or_path: Qwen/Qwen2.5-1.5B\nper_device_train_batch_size: 4\nnum_train_epochs: 1\noutput_dir: out\nmax_length: 2048\n"
+    assert values(from_text(text, **H100))["training.precision"] == "fp32"
+    assert values(from_text(f"{text}packing_strategy: bfd\n", **H100))["training.precision"] == "amp-bf16"
