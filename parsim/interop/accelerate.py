@@ -156,6 +156,11 @@ def write_strategy(
         else:
             draft.write("parallel.data.strategy", "none" if word == "NO" else "ddp", kind)
             draft.write("software.profile", "pytorch-2")
+        named = source.get("deepspeed_config")
+        if named is not None and isinstance(named.value, str):
+            text = f"{named.value} counts with distributed_type: DEEPSPEED only, in a section deepspeed_config with deepspeed_config_file"
+            draft.remark(text, "parallel.data.strategy")
+            draft.unmodelled(named, "accelerate passes it over")
     _read_mesh(draft, source)
     if word in ("FSDP", "MULTI_GPU"):
         write_reduction(draft)

@@ -258,3 +258,10 @@ def test_a_key_that_only_trl_has_tells_it_in_yaml() -> None:
     text = "model_name_or_path: Qwen/Qwen2.5-1.5B\nper_device_train_batch_size: 4\nnum_train_epochs: 1\noutput_dir: out\nmax_length: 2048\n"
     assert values(from_text(text, **H100))["training.precision"] == "fp32"
     assert values(from_text(f"{text}packing_strategy: bfd\n", **H100))["training.precision"] == "amp-bf16"
+
+
+def test_a_deepspeed_file_that_accelerate_passes_over_is_said() -> None:
+    text = "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nmixed_precision: bf16\nnum_processes: 8\nnum_machines: 1\n"
+    found = from_text(f"{text}deepspeed_config: ./ds_z2.json\n", **H100)
+    assert values(found)["parallel.data.strategy"] == "ddp"
+    assert any("ds_z2.json counts with distributed_type: DEEPSPEED only" in str(text) for text in found.warnings)

@@ -144,6 +144,13 @@ def test_interleaved_stages_and_their_switch() -> None:
     assert found["parallel.tensor.overlap"] == "backward"
 
 
+def test_stages_that_count_the_word_table_and_the_output_layer() -> None:
+    """94 layers and both of them on 16 stages: the recipe's model says how many layers there are."""
+    found = values(bridge("qwen3_30b_a3b", "flavor: qwen3_235b_a22b_pretrain_config", nodes=16))
+    assert found["parallel.pipeline.split"] == [5, *[6] * 14, 5]
+    assert (found["parallel.context.size"], found["parallel.expert.size"], found["training.micro_batch"]) == (2, 8, 1)
+
+
 def test_a_mixture_of_precisions_and_another_model() -> None:
     more = "precision_config: bf16_with_fp8_current_scaling_mixed; hf_path: Qwen/Qwen3-4B"
     found = values(bridge("qwen3_8b", f"flavor: qwen3_8b_pretrain_config; {more}"))
