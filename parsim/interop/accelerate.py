@@ -39,6 +39,7 @@ from parsim.interop.import_sections import (
 )
 from parsim.interop.keys import Key, Source, key_table, of_document
 from parsim.interop.peft import finetuning
+from parsim.interop.processes import gpus_of_node
 from parsim.interop.training_arguments import model_code, precision, trainer_arguments
 from parsim.scenario import files
 from parsim.units import is_digits
@@ -95,7 +96,9 @@ def read_accelerate(draft: ImportDraft, document: files.Document) -> None:
 def write_processes(draft: ImportDraft, source: Source) -> None:
     """Machines and processes."""
     machines, processes = source.of("cluster.nodes"), source.of("cluster.gpus")
-    write_cluster(draft, nodes=counted(draft, machines, replaced=draft.given.nodes is not None), total=counted(draft, processes))
+    here = None if processes is not None else gpus_of_node(draft, source)  # accelerate starts one on every GPU that it sees
+    nodes = counted(draft, machines, replaced=draft.given.nodes is not None)
+    write_cluster(draft, nodes=nodes, per_node=here, total=counted(draft, processes))
 
 
 def precision_of(source: Source) -> tuple[str, Key] | None:
@@ -153,6 +156,11 @@ def write_strategy(
         else:
             draft.write("parallel.data.strategy", "none" if word == "NO" else "ddp", kind)
             draft.write("software.profile", "pytorch-2")
+        named = source.get("deepspeed_config")
+        if named is not None and isinstance(named.value, str):
+            text = f"{named.value} counts with distributed_type: DEEPSPEED only, in a section deepspeed_config with deepspeed_config_file"
+            draft.remark(text, "parallel.data.strategy")
+            draft.unmodelled(named, "accelerate passes it over")
     _read_mesh(draft, source)
     if word in ("FSDP", "MULTI_GPU"):
         write_reduction(draft)

@@ -353,6 +353,13 @@ def _switches(draft: ImportDraft, source: Source) -> None:
     if on is None and kind is not None and draft.take(source, "training.attention") is None:
         draft.only_if(kind, ("sdpa",), "parsim knows flash_attention_2 and 3, xformers and eager", "PyTorch chooses, as in parsim")
     draft.harmless(kind if on is not None else None, "the switch counts")
+    mixed = source.get("gemma4_hybrid_attn_impl")
+    if mixed is not None and draft.flag(mixed):
+        said = draft.lines["training.attention"].keys if "training.attention" in draft.lines else ()
+        draft.write("training.attention", "mem-efficient", *said, mixed, note="heads of 512 elements, which FlashAttention-2 does not take")
+        text = "layers with a window run FlashAttention-2 there, and memory-efficient attention as the others here"
+        draft.remark(text, "training.attention")
+    draft.harmless(mixed, "switched off")
     compiled = source.of("software.fusion")
     if compiled is not None and (str(compiled.value) == "auto" or draft.flag(compiled)):
         draft.write("software.fusion", "compiled", compiled)

@@ -105,7 +105,10 @@ def invocation(text: str, file: str, variables: dict[str, str]) -> Invocation:
     options, positional = _options(loose, file, hints)
     if not options:
         message = "there is no training command: no Python file that is run, and no --options"
-        raise ScenarioError(Finding(message, file=file, line=1, suggestion="give a script, or the arguments as a text"))
+        names = argument_names(text)
+        called = " ".join(names.get(number, f"${number}") for number in range(1, max(names, default=0) + 1))
+        hint = f'what it is called with may say which one it runs: --arguments "{called}"' if names else ""
+        raise ScenarioError(Finding(message, file=file, line=1, suggestion=hint or "give a script, or the arguments as a text"))
     return replace(Invocation("", "", tuple(slurm), tuple(options), tuple(positional), environment, notes, used), **more)
 
 
@@ -115,6 +118,12 @@ _ARGUMENT = re.compile(r"""^\s*(?:export\s+)?([A-Za-z_]\w*)=["']?\$(?:([1-9])|\{
 def argument_names(text: str) -> dict[int, str]:
     """The arguments that a script takes under a name (``SIZE=$1``), by number."""
     return {int(match[2] or match[3]): match[1] for match in _ARGUMENT.finditer(text)}
+
+
+def argument_files(call: Invocation) -> list[str]:
+    """Files that may hold a command's arguments: words behind the program, and ``--config``."""
+    words = [word.text for word in call.positional] + [key.text for key in call.options if key.name == "config"]
+    return [word for word in words if word.endswith((".json", ".yaml", ".yml", ".toml"))]
 
 
 def missing_arguments(text: str, variables: Mapping[str, str]) -> Finding | None:

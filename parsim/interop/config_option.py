@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from parsim.interop.command import Invocation
 from parsim.interop.import_draft import ImportDraft
-from parsim.interop.import_sections import neighbour
 from parsim.interop.keys import of_document
-from parsim.scenario import files
+from parsim.interop.written import document_of
 
 
 def with_config(draft: ImportDraft, call: Invocation, tool: str = "huggingface") -> Invocation:
@@ -18,10 +16,10 @@ def with_config(draft: ImportDraft, call: Invocation, tool: str = "huggingface")
     if key is None:
         return call
     draft.harmless(key, "it is read too")
-    path = neighbour(key.text, draft.file)
-    if path is None:
+    document = document_of(draft, call, key.text)
+    if document is None:
         text = "it is not there, and holds the arguments of this command"
         draft.errors.append(key.finding(text, "put it beside this script, or import it"))
         return call
-    below = of_document(files.read(Path(path)), tool).keys
+    below = of_document(document, tool).keys
     return replace(call, options=(*below, *(other for other in call.options if other is not key)))

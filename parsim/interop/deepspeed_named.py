@@ -8,18 +8,27 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from parsim.interop import deepspeed
+from parsim.interop.command import WrittenFile
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import neighbour
 from parsim.interop.keys import Key, Source, of_document
+from parsim.interop.written import parsed, text_of
 from parsim.scenario import files
 
 
-def deepspeed_of(draft: ImportDraft, key: Key, half: str = "", initialises: Key | None = None) -> Source | None:
+def deepspeed_of(
+    draft: ImportDraft, key: Key, half: str = "", initialises: Key | None = None, written: WrittenFile | None = None
+) -> Source | None:
     """The DeepSpeed file that `key` names; None, and what it says is left open, where it is not there.
 
     `half`: the type asked for. `initialises`: accelerate's ``zero3_init_flag``, which it switches off at any stage but 3
-    (huggingface/accelerate, utils/dataclasses.py, DeepSpeedPlugin.__post_init__).
+    (huggingface/accelerate, utils/dataclasses.py, DeepSpeedPlugin.__post_init__). `written`: what the script writes under that name.
     """
+    if written is not None:
+        text, file, line = text_of(draft, str(key.value), written, is_json=True)
+        if text is not None and (document := parsed(draft, text, file, line, is_json=True)) is not None:
+            draft.write("software.profile", "deepspeed", key)
+            return of_document(document, "deepspeed")
     path = neighbour(str(key.value), draft.file)
     if path is None and (known := shipped(draft.tool, str(key.value))) is not None:
         tree, source = known

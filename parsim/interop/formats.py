@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from parsim.scenario.scenario import Scenario
 
 from parsim.errors import Finding, ScenarioError
-from parsim.interop.command import Invocation, invocation, missing_arguments
+from parsim.interop.command import Invocation, argument_files, invocation, missing_arguments
 from parsim.interop.fitting import fit_machines
 from parsim.interop.import_draft import Given, ImportDraft, ImportedScenario, finished
 from parsim.interop.import_sections import neighbour
 from parsim.interop.keys import key_table
 from parsim.interop.megatron.model import SWITCHES
-from parsim.interop.megatron.other_models import NO_STEP
+from parsim.interop.megatron.other_models import NO_STEP, TASK
 from parsim.interop.open_arguments import leave_open, open_invocation, open_paths
 from parsim.interop.toml_document import is_toml, read_toml
 from parsim.scenario import files
@@ -103,7 +103,7 @@ def _without_arguments(claim: Claim, foreign: Foreign, text: str, given: Given, 
     if known is None:
         return None
     call, names, how = known
-    paths = open_paths(key_table(OPEN_TABLES[claim.tool.name]), names, SWITCHES)
+    paths = open_paths(key_table(OPEN_TABLES[claim.tool.name]), names, (*SWITCHES, TASK))
     whose = replace(given, model=PLACEHOLDER) if "model" in paths and given.model is None else given
     if given.model is not None:
         paths.pop("model", None)
@@ -149,7 +149,7 @@ def _check_company(tool: Tool, foreign: Foreign) -> None:
 
 def _named(call: Invocation, file: str) -> tuple[files.Document, ...]:
     """The files of arguments that a command names, those of them that are there."""
-    paths = [neighbour(word.text, file) for word in call.positional if word.text.endswith((".json", ".yaml", ".yml", ".toml"))]
+    paths = [neighbour(word, file) for word in argument_files(call)]
     documents = [_mapping(files.read_text(path), str(path)) for path in paths if path is not None]
     return tuple(document for document in documents if document is not None)
 

@@ -121,6 +121,10 @@ def _megatron(draft: ImportDraft, source: Source) -> None:
         parts = {"selective": ["attention"]} if granularity.value == "selective" else "full"
         draft.write("training.recompute", parts, granularity)
     write_experts(draft, spread, width, dispatcher)
+    recipe = source.get("mixed_precision")
+    if recipe is not None and str(recipe.value).replace("-", "_") not in ("bf16_mixed", "no", "None"):
+        draft.refuse(recipe, f"Megatron-Bridge's types by the recipe {recipe.value}", "parsim reads bf16_mixed")
+    draft.harmless(recipe, "the types of the arguments, with gradients in fp32")
     types = draft.lines["training.precision"]
     draft.write("training.precision", MEGATRON_TYPES.get(str(types.value), types.value), *types.keys)
     draft.write("software.profile", "megatron-core")

@@ -18,7 +18,7 @@ from parsim.errors import Finding
 from parsim.interop.command import read_environment
 from parsim.interop.hydra import composed
 from parsim.interop.import_draft import ImportDraft
-from parsim.interop.import_sections import write_sequence_length
+from parsim.interop.import_sections import sizes, write_sequence_length
 from parsim.interop.interpolations import behind, resolved
 from parsim.interop.keys import Key, Source, key_table, of_document
 from parsim.interop.megatron.encoder_decoder import is_encoder_decoder, of_stacks, write_target
@@ -64,9 +64,16 @@ OF_MODEL = {
 def read_nemo(draft: ImportDraft, foreign: Foreign) -> None:
     """Write the scenario of a configuration."""
     written = _written(draft, foreign)
-    if written is None:
-        return
-    table = key_table("nemo")
+    if written is not None:
+        read_keys(draft, written)
+
+
+def read_keys(draft: ImportDraft, written: tuple[Key, ...], tool: str = "nemo", models: Mapping[str, Any] | None = None) -> None:
+    """Write the scenario that keys of NeMo or Megatron-Bridge say, which are those of the table of `tool`.
+
+    `models`: classes beside those of the table, each a model of the catalogue, or one with other sizes.
+    """
+    table = key_table(tool)
     spelled = files.read(Path(__file__).parent / "tables" / "nemo.yaml").tree
     sections = str(spelled["sections"]).split()
     plain = list(resolved(draft, written, sections, "nemo"))
@@ -88,7 +95,7 @@ def read_nemo(draft: ImportDraft, foreign: Foreign) -> None:
     _agree(draft, renamed, "seq_length")
     _activation(draft, renamed, classes)
     tensor = draft.take(source, "parallel.tensor.size") or 1
-    layers = _model(draft, source, classes, spelled["classes"], tensor)
+    layers = _model(draft, source, classes, {**spelled["classes"], **(models or {})}, tensor)
     write_adapters(draft, keys, next((str(key.value) for key in written if key.name == "name"), ""))
     launch = launched(draft, renamed, source)
     stacks = is_encoder_decoder(None, source) and draft.given.model is None
@@ -281,14 +288,15 @@ def _activation(draft: ImportDraft, keys: list[Key], classes: list[Key]) -> None
             draft.errors.append(key.finding("not supported yet: layers that carry a state", "give the model with --model"))
 
 
-def _model(draft: ImportDraft, source: Source, classes: list[Key], known: Mapping[str, str], tensor: int) -> int | None:
+def _model(draft: ImportDraft, source: Source, classes: list[Key], known: Mapping[str, Any], tensor: int) -> int | None:
     """Sizes that are written, else those of the class that is named."""
     named = next((key for key in classes if key.name in ("model._target_", "model.config._target_") and _class(key) in known), None)
     for key in classes:
         draft.harmless(key, "the name of a class, which is not imported")
     if draft.given.model is None and named is not None and source.of("model.hidden") is None:
-        _base(draft, source, named, known[_class(named)])
-        return draft.whole(source.of("model.layers"), 1)
+        base = known[_class(named)]
+        _base(draft, source, named, base if isinstance(base, Mapping) else {"base": base})
+        return draft.whole(source.of("model.layers"), 1) or _layers(base)
     layers = read_model(draft, source, tensor)
     foreign = next((key for key in classes if key.name in ("model._target_", "model.config._target_")), None)
     if draft.given.model is None and foreign is not None and layers is not None:
@@ -296,10 +304,19 @@ def _model(draft: ImportDraft, source: Source, classes: list[Key], known: Mappin
     return layers
 
 
-def _base(draft: ImportDraft, source: Source, named: Key, base: str) -> None:
+def _layers(base: str | Mapping[str, Any]) -> int | None:
+    """Of a model of the catalogue, or of one that is made of it."""
+    if isinstance(base, Mapping) and "layers" in base:
+        return int(base["layers"])
+    found = sizes(base["base"] if isinstance(base, Mapping) else base, None)
+    return found.layers if found is not None else None
+
+
+def _base(draft: ImportDraft, source: Source, named: Key, model: Mapping[str, Any]) -> None:
     """The model of a class, with the sizes that are written beside it."""
     beside = [row.path for row in source.table.below("model.") if row.path != "model.attention_dropout" and source.of(row.path) is not None]
-    draft.write("model.base" if beside else "model", base, named, note=_class(named))
+    for name, value in model.items():
+        draft.write(f"model.{name}" if beside or len(model) > 1 else "model", value, named, note=_class(named))
     for path in beside:
         key = source.of(path)
         if path not in SIZES and key is not None:

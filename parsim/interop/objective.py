@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from parsim.interop.command import Invocation
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.keys import Key, Source
+from parsim.interop.trl_command import is_trl
 from parsim.scenario.support import EXAMPLES
 
 PATH = "training.objective"
@@ -85,17 +86,13 @@ def write_objective(draft: ImportDraft, source: Source, call: Invocation | None,
     """
     told = _by_stage(source) or _by_command(call) or _by_keys(draft, source)
     if told is not None and told.name == POLICY and policies:
-        if told.key is not None or _is_trl(call) or source.all(*(name for name, other in GENERATING.items() if other == POLICY)):
+        if told.key is not None or is_trl(call) or source.all(*(name for name, other in GENERATING.items() if other == POLICY)):
             return told
         told = replace(told, name="own grpo")
     if told is not None:
         _write(draft, source, told, call)
     _settle_rest(draft, source, told)
     return None
-
-
-def _is_trl(call: Invocation | None) -> bool:
-    return call is not None and call.program.rpartition("/")[2] == "trl"
 
 
 def _write(draft: ImportDraft, source: Source, told: StatedObjective, call: Invocation | None) -> None:
@@ -117,7 +114,7 @@ def _by_stage(source: Source) -> StatedObjective | None:
 def _by_command(call: Invocation | None) -> StatedObjective | None:
     if call is None:
         return None
-    if _is_trl(call) and call.positional:
+    if is_trl(call) and call.positional:
         word = call.positional[0].text
         return StatedObjective(word, None, f"trl {word}")
     for script in (call.program, *(word.text for word in call.positional if word.text.endswith(".py"))):

@@ -73,8 +73,10 @@ def write_own_adapters(draft: ImportDraft, source: Source) -> bool:
     """Write the adapters that a script of its own asks for, as the names of its options say; False where it asks for none."""
     switch, bits = source.get(*SWITCHES), source.get("bits", "q_lora", "load_in_4bit")
     rank = source.get(*OWN_RANKS) or (source.get("lora_r") if switch is not None else None)
-    if asks_for_adapters(source) or (switch is None and rank is None):
+    trl = source.get("use_peft")
+    if (switch is None and rank is None) or (trl is not None and rank is None):
         return False
+    switch = switch or trl
     if switch is not None and not draft.flag(switch):
         for key in (switch, *source.all(*OWN_RANKS)):
             draft.harmless(key, "no adapters are asked for")

@@ -65,8 +65,7 @@ class Policy:
         if name in self.rules.defaults:
             value = self.rules.defaults[name]
             return value, f"{name} is {str(value).lower()} if not given"
-        values = self.versions.values(name)
-        return None if len(set(values.values())) > 1 else (next(iter(values.values())), self.versions.said(name))
+        return self.versions.default(name)
 
     def flag(self, draft: ImportDraft, name: str) -> bool | None:
         """A switch; None where it is not given and depends on the version of TRL."""
@@ -80,16 +79,6 @@ def policy_of(source: Source, rules: PolicyRules) -> Policy:
     """The policy of these keys."""
     names = (key.name for key in source.keys if not key.written.startswith("vllm."))
     return Policy(source, rules, versions_of(names, own=rules is TRL))
-
-
-def with_trainers_defaults(source: Source, policy: Policy) -> Source:
-    """The keys with those in which GRPOConfig has other defaults than transformers' TrainingArguments."""
-    more = []
-    for name, others in (("bf16", ("bf16", "fp16")), ("gradient_checkpointing", ("gradient_checkpointing",))):
-        known = policy.default(name)
-        if known is not None and known[0] and not source.all(*others):
-            more.append(Key(name, f"{name} (true if not given)", True, policy.rules.tool))
-    return Source((*source.keys, *more), source.table)
 
 
 def write_policy_length(draft: ImportDraft, policy: Policy, *unread: Key) -> int | None:
@@ -271,19 +260,3 @@ def write_policy_liger(draft: ImportDraft, policy: Policy) -> None:
     draft.unmodelled(loss, why)
     if loss is None:
         draft.remark(why, "training.loss.chunks", "TRL does so with use_liger_kernel since 0.25, with use_liger_loss before")
-
-
-def ask_for_version(draft: ImportDraft, policy: Policy, source: Source) -> None:
-    """Ask for the types and the checkpoints that depend on the version of TRL, together with what else does."""
-    if policy.default("bf16") is None and not source.all("bf16", "fp16") and draft.value("training.precision") == "fp32":
-        if draft.given.precision is not None:
-            draft.write("training.precision", draft.given.precision, note="--precision")
-        else:
-            draft.fill("training.precision", f"fp32, or amp-bf16 (bf16 with DeepSpeed): {policy.versions.said('bf16')} (--precision)")
-            draft.causes["training.precision"] = VERSION
-    name = "gradient_checkpointing"
-    if policy.default(name) is None and source.get(name) is None:
-        draft.fill("training.recompute", f"none or full: {policy.versions.said(name)}")
-        draft.causes["training.recompute"] = VERSION
-    if left := [path for path, cause in draft.causes.items() if cause == VERSION and path in draft.lines]:
-        draft.remark(f"what TRL takes where nothing is said depends on its version, which says {', '.join(left)}")

@@ -1,7 +1,8 @@
-"""Primus's YAML as a scenario: Megatron-LM's options over a model of its own list, in the module ``pre_trainer``.
+"""Primus's YAML as a scenario: Megatron-LM's options over a model of its own list, in the module ``pre_trainer`` or ``post_trainer``.
 
-What the keys mean, and the defaults written here: AMD-AGI/Primus, primus/configs/modules/megatron (pre_trainer.yaml, trainer_base.yaml) and
-primus/configs/models/megatron. Values such as ``${PRIMUS_TP:1}`` are variables of the environment with a default, which is taken.
+What the keys mean, and the defaults written here: AMD-AGI/Primus, primus/configs/modules/megatron (pre_trainer.yaml, sft_trainer.yaml,
+trainer_base.yaml) and primus/configs/models/megatron. Values such as ``${PRIMUS_TP:1}`` are variables of the environment with a default,
+which is taken. What trains with Megatron-Bridge is read by `parsim.interop.primus_bridge`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from parsim.interop.import_sections import has_experts, write_cluster, write_seq
 from parsim.interop.keys import Key, Source, key_table, of_document
 from parsim.interop.megatron.parallel import read_parallel
 from parsim.interop.megatron.training import read_training
+from parsim.interop.nemo_adapters import write_adapters
+from parsim.interop.primus_bridge import MODULES, read_bridge
 from parsim.interop.recognise import Foreign
 from parsim.model.catalogue import read_architecture
 from parsim.model.transformer import TransformerConfig
@@ -25,13 +28,18 @@ from parsim.scenario import files
 from parsim.scenario.references import lookup, model_tree
 from parsim.scenario.support import EXAMPLES
 
-MODULE = "modules.pre_trainer."
 _DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*):([^${}]*)\}")
 DEFAULTS: Mapping[str, Any] = {
     "micro_batch_size": 2, "global_batch_size": 16, "seq_length": 1024, "bf16": True, "use_distributed_optimizer": True,
     "sequence_parallel": True, "hidden_dropout": 0.0, "attention_dropout": 0.0,
 }  # fmt: skip
 """of pre_trainer.yaml, trainer_base.yaml, language_model.yaml and llama_base.yaml, where Megatron-LM has others"""
+SUPERVISED = "sft_trainer.yaml"
+TUNED: Mapping[str, Any] = {"micro_batch_size": 1, "global_batch_size": 128, "seq_length": 2048}
+"""of SUPERVISED, where pre_trainer.yaml has others"""
+CONFIGS = ("pre_trainer.yaml", "trainer_base.yaml", SUPERVISED)
+_ADAPTERS = ("lora.", "peft.")
+"""a section of the fine-tuning, and the one of Megatron-Bridge that has the same keys"""
 
 
 def read_primus(draft: ImportDraft, foreign: Foreign) -> None:
@@ -40,20 +48,33 @@ def read_primus(draft: ImportDraft, foreign: Foreign) -> None:
         return
     spelled = files.read(Path(__file__).parent / "tables" / "primus.yaml").tree
     keys = [_with_default(key) for key in of_document(foreign.document, "primus").keys]
+    if any(key.name.startswith("modules.") and key.name.endswith(".framework") and key.value == "megatron_bridge" for key in keys):
+        read_bridge(draft, keys)
+        return
     table = key_table("primus")
-    options = [_renamed(key, spelled) for key in keys if key.name.startswith(f"{MODULE}overrides.")]
-    beside = [key for key in keys if not key.name.startswith(f"{MODULE}overrides.")]
-    _check_job(draft, beside)
+    module = module_of(keys)
+    begin = f"{module}overrides."
+    options = [_renamed(key, begin, spelled) for key in keys if key.name.startswith(begin)]
+    beside = [key for key in keys if not key.name.startswith(begin)]
+    _check_job(draft, module, beside)
+    config = next((str(key.value) for key in beside if key.name == f"{module}config"), CONFIGS[0])
+    adapters = [key for key in options if key.name.startswith(_ADAPTERS[1])]
+    options = [key for key in options if key not in adapters]
     options += [replace(key, name="moe_permute_fusion", value=True, original=key.value) for key in options if _syncs_less(key)]
     given = {key.name for key in options if key.value is not None}
     given |= {"bf16"} & {"bf16" for key in options if key.name == "fp16" and key.value is True}
     options += [
-        Key(name, f"{name} of Primus's pre_trainer.yaml", value, "pre_trainer.yaml")
-        for name, value in DEFAULTS.items()
+        Key(name, f"{name} of Primus's {config}", value, config)
+        for name, value in {**DEFAULTS, **(TUNED if config == SUPERVISED else {})}.items()
         if name not in given
     ]
     source = Source(options, table)
-    _model(draft, source, next((key for key in beside if key.name == f"{MODULE}model"), None), spelled["models"])
+    _model(draft, source, next((key for key in beside if key.name == f"{module}model"), None), spelled["models"])
+    if any(key.name == "peft.peft_scheme" and key.value for key in adapters):
+        write_adapters(draft, adapters, "")
+    for key in adapters:
+        if not draft.settled(key):
+            draft.harmless(key, "lora.enabled is false if not given")
     tensor = draft.take(source, "parallel.tensor.size") or 1
     write_cluster(draft)
     length = write_sequence_length(draft, source.of("training.sequence_length"))
@@ -85,24 +106,34 @@ def _with_default(key: Key) -> Key:
     return replace(key, value=files.parse_text(f"value: {text}", key.file).tree["value"], original=key.value)
 
 
-def _renamed(key: Key, spelled: Mapping[str, Any]) -> Key:
-    """The key by the option of Megatron-LM that it is."""
-    name = key.name.removeprefix(f"{MODULE}overrides.")
+def module_of(keys: list[Key]) -> str:
+    """Begin of the keys of the module that trains; an experiment has one of the two."""
+    named = [name for name in MODULES if any(key.name.startswith(f"modules.{name}.") for key in keys)]
+    return f"modules.{(named or MODULES)[0]}."
+
+
+def _renamed(key: Key, begin: str, spelled: Mapping[str, Any]) -> Key:
+    """The key by the option of Megatron-LM that it is; of a LoRA section, by that of Megatron-Bridge's."""
+    name = key.name.removeprefix(begin)
+    if name == "lora.enabled":
+        return replace(key, name="peft.peft_scheme", value="lora" if key.value is True else None, original=key.value)
+    if name.startswith(_ADAPTERS[0]):
+        return replace(key, name=f"{_ADAPTERS[1]}{name.removeprefix(_ADAPTERS[0])}")
     if name in spelled["inverted"] and isinstance(key.value, bool):
         return replace(key, name=spelled["inverted"][name], value=not key.value, original=key.value)
     return replace(key, name=spelled["renamed"].get(name, name))
 
 
-def _check_job(draft: ImportDraft, keys: list[Key]) -> None:
-    """An error where the experiment is no training of a Megatron-LM model from the beginning, or has several modules."""
+def _check_job(draft: ImportDraft, module: str, keys: list[Key]) -> None:
+    """An error where the experiment is no training of a Megatron-LM model, or has several modules."""
     for key in keys:
-        name = key.name.removeprefix(MODULE)
+        name = key.name.removeprefix(module)
         if name == "framework" and key.value != "megatron":
-            draft.errors.append(key.finding(f"not supported yet: Primus with {key.value}", "parsim reads framework: megatron"))
-        elif name == "config" and key.value not in ("pre_trainer.yaml", "trainer_base.yaml"):
-            draft.errors.append(key.finding(f"not supported yet: {key.value}", "parsim reads config: pre_trainer.yaml"))
+            draft.errors.append(key.finding(f"not supported yet: Primus with {key.value}", "parsim reads megatron and megatron_bridge"))
+        elif name == "config" and key.value not in CONFIGS:
+            draft.errors.append(key.finding(f"not supported yet: {key.value}", f"parsim reads {', '.join(CONFIGS)}"))
         elif key.name.startswith("modules.") and name == key.name:
-            draft.errors.append(key.finding("not supported yet: a module beside pre_trainer", "leave it out"))
+            draft.errors.append(key.finding(f"not supported yet: a module beside {module.split('.')[1]}", "leave it out"))
 
 
 def _model(draft: ImportDraft, source: Source, key: Key | None, known: Mapping[str, str]) -> None:

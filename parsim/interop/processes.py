@@ -54,7 +54,7 @@ def write_launched(
         counted(draft, launch.get("nproc_per_node", "num_gpus")),
         counted(draft, launch.get("nodes"), replaced=replaced),
         _tasks(draft, launch),
-        _gpus(draft, launch),
+        gpus_of_node(draft, launch),
         counted(draft, launch.get("ntasks", "np")) or _of_sets(draft, launch, "nrs"),
     )
     known = variables or {}
@@ -106,7 +106,7 @@ def _of_sets(draft: ImportDraft, launch: Source, name: str) -> Count | None:
     return Count(sets.value * tasks.value, sets.key, f"{sets.value} resource sets x {tasks.value} tasks")
 
 
-def _gpus(draft: ImportDraft, launch: Source) -> Count | None:
+def gpus_of_node(draft: ImportDraft, launch: Source) -> Count | None:
     """GPUs of a node by ``--gpus-per-node=a100:8``, ``--gres=gpu:8``, or those of jsrun's resource sets."""
     sets, each = launch.get("rs_per_host"), counted(draft, launch.get("gpu_per_rs"))
     if each is not None and (count := counted(draft, sets)) is not None:

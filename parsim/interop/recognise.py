@@ -13,7 +13,7 @@ from typing import Any
 
 from parsim.columns import printable
 from parsim.errors import Finding, ScenarioError
-from parsim.interop.command import Invocation
+from parsim.interop.command import Invocation, argument_files
 from parsim.interop.export_draft import Exported, ExportJob
 from parsim.interop.import_draft import ImportDraft
 from parsim.scenario import files
@@ -100,6 +100,11 @@ def recognised(tools: Mapping[str, Tool], foreign: Foreign, said: str = "") -> C
         return found[0]
     readable = [name for name, tool in tools.items() if tool.read is not None]
     if not found:
+        call = foreign.call
+        named = argument_files(call) if call is not None and not foreign.named else []
+        if call is not None and named:
+            message = f"{named[0]} is not there, and holds the arguments of this command"
+            raise ScenarioError(Finding(message, file=foreign.file, line=call.line, suggestion="put it beside this script, or import it"))
         message = "this is no training configuration that parsim knows"
         hint = f"say whose it is: --from {', '.join(readable)}"
         raise ScenarioError(Finding(message, file=foreign.file, line=1, suggestion=hint))

@@ -226,6 +226,9 @@ class _WordReader:
         elif letter == "`" or pair in ("$(", "${"):
             self.at = enclosed(text, at)
             letters.append(text[at : self.at])
+        elif pair == "$[" and (end := _balanced(text, at + 1)):  # as bash wrote $((...)) before 1995
+            self.at = end
+            letters.append(f"$(({text[at + 2 : end - 1]}))")
         else:
             letters.append(letter)
             self.at += 1
@@ -241,7 +244,7 @@ def enclosed(text: str, at: int = 0) -> int:
 
 def _balanced(text: str, at: int) -> int:
     """The end of the bracket at `at`, 0 where it is never closed; brackets in quotes count only if it is not closed without them."""
-    opens, closes = ("(", ")") if text[at] == "(" else ("{", "}")
+    opens, closes = {"(": ("(", ")"), "[": ("[", "]")}.get(text[at], ("{", "}"))
     depth, quote, skip, plain, end = 0, "", False, 0, 0
     for place in range(at, len(text)):
         letter = text[place]

@@ -13,6 +13,7 @@ from parsim.errors import Finding
 from parsim.interop import accelerate, deepspeed, deepspeed_zero
 from parsim.interop.command import Invocation, read_environment
 from parsim.interop.config_option import with_config
+from parsim.interop.deepspeed_chat import chat_states, is_chat, with_defaults, write_chat
 from parsim.interop.deepspeed_named import brought_tree, deepspeed_of
 from parsim.interop.fsdp import write_fsdp
 from parsim.interop.import_draft import ImportDraft
@@ -31,9 +32,7 @@ from parsim.interop.peft import write_own_adapters, write_peft
 from parsim.interop.policy import (
     TRL,
     PolicyRules,
-    ask_for_version,
     policy_of,
-    with_trainers_defaults,
     write_policy,
     write_policy_length,
     write_policy_liger,
@@ -49,6 +48,9 @@ from parsim.interop.training_arguments import (
     write_optimizer,
     write_switches,
 )
+from parsim.interop.trl_command import is_trl, shipped, split
+from parsim.interop.trl_defaults import ask_for_version, versions_for, with_length, with_trainers_defaults
+from parsim.interop.written import document_of, parsed, written_file
 from parsim.scenario import files
 from parsim.scenario.support import EXAMPLES
 
@@ -92,6 +94,9 @@ def read_trainer(
     dialect = dialect or Dialect()
     rules = dialect.rules
     job = _job(draft, document, call, beside or {}, key_table(dialect.table), dialect.brought)
+    chat = is_chat(call, job.source)
+    if chat:
+        job.source = with_defaults(job.source)
     if factory:
         job.source = Source((*type_of_the_model(job.source), *job.source.keys), job.source.table)
     sizes = _write_model(draft, job.source)
@@ -100,14 +105,20 @@ def read_trainer(
     else:
         write_launched(draft, job.launch)
     told = write_objective(draft, job.source, call, policies=not factory)
+    if chat:
+        write_chat(draft, job.source)
     policy = policy_of(job.source, rules) if told is not None else None
     if policy is not None and told is not None:
         lengths = job.source.all(*(name for name in job.source.table.rows["training.sequence_length"].names if name not in rules.prompt))
         length = write_policy_length(draft, policy, *lengths)
-        job.source = with_trainers_defaults(job.source, policy) if rules is TRL else job.source
+        versions = policy.versions if rules is TRL else None
+        job.source = with_trainers_defaults(job.source, versions) if versions is not None else job.source
         _batch(draft, job)
         write_policy(draft, policy, told.key)
     else:
+        plain = dialect.table == "huggingface" and not factory and not chat
+        versions = versions_for(job.source, call, draft.value("training.objective")) if plain else None
+        job.source = with_length(with_trainers_defaults(job.source, versions)) if versions is not None else job.source
         length = write_length(draft, job.source, factory=factory)
         _batch(draft, job)
     _strategy(draft, job, sizes)
@@ -115,7 +126,7 @@ def read_trainer(
     write_switches(draft, job.source)
     if factory:
         write_factory(draft, job.source, sizes)
-    elif dialect.table != "huggingface" or not write_own_adapters(draft, job.source):
+    elif not chat and (dialect.table != "huggingface" or not write_own_adapters(draft, job.source)):
         write_peft(draft, job.source)
     if dialect.frozen is not None:
         write_frozen_parts(draft, job.source, sizes, dialect.frozen)
@@ -123,8 +134,8 @@ def read_trainer(
         write_liger(draft, job.source, sizes, length)
     else:
         write_policy_liger(draft, policy)
-        if rules is TRL:
-            ask_for_version(draft, policy, job.source)
+    if versions is not None:
+        ask_for_version(draft, versions, job.source)
     if call is not None:
         read_environment(draft, call.environment)
     draft.close(job.source)
@@ -144,6 +155,12 @@ TUNED = ("tune_mm_mlp_adapter", "unfreeze_mm_vision_tower", "mm_tunable_parts")
 
 def _write_model(draft: ImportDraft, source: Source) -> TransformerSizes | None:
     """The model; a tower of images beside it makes it another one than the name says, which is asked for."""
+    overrides = source.get("config_overrides")
+    if overrides is not None and draft.given.model is None:
+        text = f"{overrides.text} changes sizes of the model: write them, {EXAMPLES['model']} (--model)"
+        draft.fill("model", text, source.of("model"), overrides)
+        return None
+    draft.harmless(overrides, "--model counts")
     named, towers = source.of("model"), [key for key in source.all(*TOWERS) if key.value not in (None, False, "", "None")]
     if not towers:
         return write_model(draft, named)
@@ -175,16 +192,16 @@ def _job(
         launch += call.launch
         for word in call.positional:
             if word.text.endswith((".json", ".yaml", ".yml")):
-                path = neighbour(word.text, draft.file)
-                if path is None and not any(key.name in table.rows["model"].names for key in call.options):
+                below = document_of(draft, call, word.text)
+                if below is None and not any(key.name in table.rows["model"].names for key in call.options):
                     text = f"{word.text} is not there, and holds the arguments of this command"
                     hint = f"put it beside this script, or import it: parsim import {word.text}"
                     draft.errors.append(Finding(text, call.program, word.text, hint, draft.file, word.line))
-                elif path is None:
+                elif below is None:
                     text = f"{word.text} is not there: the arguments in it are left out"
                     draft.remarks.append(Finding(text, file=draft.file, line=word.line))
                 else:
-                    keys += of_document(files.read(Path(path)), "huggingface").keys
+                    keys += of_document(below, "huggingface").keys
         keys += with_config(draft, call).options
     job = Arguments(Source(_with_fsdp_file(draft, keys), table), launch=Source(launch, key_table("huggingface")))
     config = job.launch.get("config_file") if call is not None and call.launcher == "accelerate" else None
@@ -192,14 +209,22 @@ def _job(
         job.accelerate = of_document(beside["accelerate"], "accelerate")
         draft.harmless(config, "replaced by the configuration that is read")
     elif call is not None and call.launcher == "accelerate":
-        job.accelerate = _accelerate_of(draft, job, config)
+        job.accelerate = _accelerate_of(draft, job, call, config)
+    elif call is not None and is_trl(call):
+        config, starting, job.source = split(job.source)
+        if config is not None or starting:
+            job.launch = Source([*job.launch.keys, *starting], job.launch.table)
+            job.accelerate = _accelerate_of(draft, job, call, config)
     key = job.source.get("deepspeed", "deepspeed_config")
     if "deepspeed" in beside:
         job.deepspeed = of_document(beside["deepspeed"], "deepspeed")
         draft.harmless(key, "replaced by the configuration that is read")
+    elif is_chat(call, job.source):
+        job.deepspeed = chat_states(draft, job.source)
+    elif key is not None and (tree := brought(str(key.value))) is not None:
+        job.deepspeed = brought_tree(draft, key, tree)
     elif key is not None:
-        tree = brought(str(key.value))
-        job.deepspeed = deepspeed_of(draft, key, half_name(job.source)) if tree is None else brought_tree(draft, key, tree)
+        job.deepspeed = deepspeed_of(draft, key, half_name(job.source), written=written_file(call, str(key.value)))
     elif any(name.startswith("deepspeed.") for name in (key.name for key in job.source.keys)):
         inner = [key for key in job.source.keys if key.name.startswith("deepspeed.")]
         job.deepspeed = job.source.below("deepspeed.", key_table("deepspeed"))
@@ -209,16 +234,16 @@ def _job(
     return job
 
 
-def _accelerate_of(draft: ImportDraft, job: Arguments, config: Key | None) -> Source:
+def _accelerate_of(draft: ImportDraft, job: Arguments, call: Invocation, config: Key | None) -> Source:
     """Keys of the launcher's file, with its options on top."""
     keys: list[Key] = []
     if config is not None:
-        path = neighbour(str(config.value), draft.file)
-        if path is None:
+        document = (shipped(str(config.value)) if is_trl(call) else None) or document_of(draft, call, str(config.value))
+        if document is None:
             types = "amp-bf16 under DDP and FSDP, bf16 under DeepSpeed, fp32 where nothing asks for a half type"
             missing_file(draft, config, {"parallel.data.strategy": EXAMPLES["parallel.data.strategy"], "training.precision": types})
         else:
-            keys += of_document(files.read(Path(path)), "accelerate").keys
+            keys += of_document(document, "accelerate").keys
             draft.harmless(config, "it is read too")
     for key in job.launch.keys:
         section = next((section for word, section in accelerate.SECTIONS.items() if key.name.startswith(word)), "")
@@ -295,6 +320,11 @@ def _with_fsdp_file(draft: ImportDraft, keys: list[Key]) -> list[Key]:
     key = next((key for key in keys if key.name == "fsdp_config" and isinstance(key.value, str)), None)
     if key is None:
         return keys
+    if key.text.lstrip().startswith("{"):
+        inside = parsed(draft, key.text.replace('\\"', '"'), key.file, key.line or 1, is_json=True)
+        draft.harmless(key, "its keys are read one by one")
+        found = of_document(inside, "huggingface").keys if inside is not None else ()
+        return [*keys, *(replace(below, name=f"fsdp_config.{below.name}") for below in found)]
     path = neighbour(str(key.value), draft.file)
     if path is None:
         missing_file(draft, key, {})

@@ -1,4 +1,4 @@
-"""Which versions of TRL a file can be for, by the keys of GRPOConfig that it has, and what these take where a key is not given.
+"""Which versions of TRL a file can be for, by the keys of its trainer that it has, and what these take where a key is not given.
 
 The table is `tables/trl-versions.yaml`. Several values in these versions leave a question open: which version it is.
 """
@@ -38,6 +38,11 @@ class TrlVersions:
             if (end is None or end > self.first) and (self.last is None or begin <= self.last)
         }
 
+    def default(self, name: str) -> tuple[Any, str] | None:
+        """The one value that they take where the key `name` is not given, with a note; None where it depends on the version."""
+        values = self.values(name)
+        return None if len(set(values.values())) > 1 else (next(iter(values.values())), self.said(name))
+
     def parts(self, *names: str) -> list[TrlVersions]:
         """These versions in parts, in each of which all of the keys `names` have one default."""
         begins = sorted({max(self.first, _version(version)) for name in names for version in self.values(name)})
@@ -50,9 +55,12 @@ class TrlVersions:
         return text + "".join(f", {_word(value)} since TRL {version}" for version, value in others)
 
 
-def versions_of(names: Iterable[str], *, own: bool = True) -> TrlVersions:
-    """The versions that have all of `names`; those of a tool that is built on TRL and goes on reading old keys (not `own`) have no end."""
-    given, table = set(names), _table()
+def versions_of(names: Iterable[str], *, own: bool = True, of: str = "") -> TrlVersions:
+    """The versions that have all of `names`; those of a tool that is built on TRL and goes on reading old keys (not `own`) have no end.
+
+    `of`: another trainer than GRPO's, by its part of the table.
+    """
+    given, table = set(names), _table()["trainers"][of] if of else _table()
     first = max((_version(version) for version, known in table["since"].items() if given & set(known.split())), default=OLDEST)
     ends = [_version(version) for version, known in table["until"].items() if given & set(known.split())] if own else []
     return TrlVersions(first, min((end for end in ends if end >= first), default=None))

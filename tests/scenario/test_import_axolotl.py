@@ -145,3 +145,10 @@ def test_a_length_by_another_tools_name_is_refused() -> None:
     with pytest.raises(ScenarioError, match="a length by LLaMA-Factory's name") as error:
         read(f"{LORA}cutoff_len: 2048\n")
     assert [finding.path for finding in error.value.findings] == ["cutoff_len"]
+
+
+@pytest.mark.parametrize(("mixed", "attention"), [("true", "mem-efficient"), ("false", "flash2")])
+def test_layers_whose_heads_flash_attention_does_not_take(mixed: str, attention: str) -> None:
+    """Gemma 4 has heads of 512 elements beside windows (axolotl-ai-cloud/axolotl, src/axolotl/loaders/patch_manager.py)."""
+    found = read(f"attn_implementation: flash_attention_2\ngemma4_hybrid_attn_impl: {mixed}\n")
+    assert values(found)["training.attention"] == attention

@@ -51,6 +51,8 @@ _NO_TRAINING = (
 )
 """in the names of programs that do something else than to train"""
 NO_STEP = "does not train"
+TASK = "task"
+"""option of tasks/main.py that says what is trained"""
 CLASSES = {"MNLI": 3, "QQP": 2, "RACE": 1}
 """``--task`` of tasks/main.py that trains a BERT with a classifier -> its classes (tasks/glue/finetune.py); RACE's is a score"""
 TEXTS = {"RACE": 4}
@@ -89,6 +91,8 @@ def refused_model(draft: ImportDraft, call: Invocation, source: Source) -> None:
     chosen = _task(call, source)
     if chosen is not None and chosen.text in _OTHER_TASKS:
         draft.errors.append(chosen.finding(f"it trains {_OTHER_TASKS[chosen.text]}, which is not supported yet", _INSTEAD))
+    elif chosen is not None and chosen.value in (True, ""):
+        draft.errors.append(chosen.finding("it has no value, and says what is trained", chosen.hint))
     elif chosen is not None and chosen.text not in CLASSES and "vision" not in folders:
         raise ScenarioError(chosen.finding(f"this task {NO_STEP}: there is no step to simulate", "give the script of a training"))
     if draft.given.model is not None or (is_multimodal(call) and builds(source)):
@@ -111,7 +115,7 @@ def _finding(draft: ImportDraft, call: Invocation, message: str, suggestion: str
 
 def _task(call: Invocation, source: Source) -> Key | None:
     """What tasks/main.py is asked to do."""
-    return source.get("task") if call.program.endswith("main.py") else None
+    return source.get(TASK) if call.program.endswith("main.py") else None
 
 
 def write_texts(draft: ImportDraft, call: Invocation, source: Source) -> None:
