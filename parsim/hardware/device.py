@@ -71,6 +71,8 @@ class AttentionEfficiency:
     """factor for a head size of 256"""
     d256_backward: float = 0.0
     """the same of the backward kernel; 0 = as `d256`"""
+    unequal_backward: float = 0.0
+    """factor for a backward kernel of values whose heads are smaller than those of keys (multi-head latent attention); 0 = as `d256`"""
     block: int = 128
     """query rows of a block of the forward kernel"""
     tail_forward: float = 0.0
@@ -329,6 +331,7 @@ def _attention(name: str, tree: Tree, top: Tree) -> AttentionEfficiency:
         d64_backward=tree.number("d64_backward", 0.0, 0.0, 1.0),
         d256=tree.number("d256", 1.0, 0.05, 1.0),
         d256_backward=tree.number("d256_backward", 0.0, 0.0, 1.0),
+        unequal_backward=tree.number("unequal_backward", 0.0, 0.0, 1.0),
         block=tree.whole("block", 128),
         tail_forward=tree.number("tail_forward", 0.0, 0.0, 1.0),
         tail_backward=tree.number("tail_backward", 0.0, 0.0, 1.0),

@@ -244,11 +244,16 @@ def attention_ramp(table: AttentionEfficiency, attention: Attention) -> float:
 
 
 def head_size_share(table: AttentionEfficiency, attention: Attention) -> float:
-    """Rate at this head size relative to 128: linear between 64, 128 and 256, less the padding of other sizes."""
+    """Rate at this head size relative to 128: linear between 64, 128 and 256, less the padding of other sizes.
+
+    Values with smaller heads than keys take some libraries another kernel backward: Composable Kernel's, where AITER's is for one size.
+    """
     sizes = (attention.head_dim, attention.value_dim or attention.head_dim)
     padded = [next((size for size in _HEAD_SIZES if size >= one), one) for one in sizes]
     largest = padded[0]
-    if largest <= 128:
+    if attention.backward and table.unequal_backward and padded[1] < largest:
+        share = table.unequal_backward
+    elif largest <= 128:
         d64 = table.d64_backward if attention.backward and table.d64_backward else table.d64
         share = 1 - (1 - d64) * min(1.0, (128 - largest) / 64)
     else:

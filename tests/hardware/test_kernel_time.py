@@ -261,6 +261,13 @@ def test_head_sizes(head, value, share):
     assert head_size_share(table, Attention(1, 8, 8, 512, 512, head, causal=True, value_dim=value)) == pytest.approx(share)
 
 
+@pytest.mark.parametrize(("value", "backward", "share"), [(128, True, 0.3), (128, False, 0.8), (192, True, 0.8), (0, True, 0.8)])
+def test_values_with_smaller_heads_have_a_backward_kernel_of_their_own(value, backward, share):
+    table = with_attention(d256=0.6, unequal_backward=0.3).attention["flash2"]
+    kernel = Attention(1, 8, 8, 512, 512, 192, causal=True, backward=backward, value_dim=value)
+    assert head_size_share(table, kernel) == pytest.approx(share)
+
+
 def test_short_sequences_and_causal_masks_derate():
     table = with_attention(s_half=100).attention["flash2"]
     ramp = {(causal, head): attention_ramp(table, Attention(1, 8, 8, 512, 512, head, causal=causal)) for causal in (False, True)
