@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from parsim.columns import left, printable, width
+from parsim.columns import json_value, left, printable, width
 from parsim.errors import Finding, ScenarioError
 from parsim.interop.keys import Key, Source
 from parsim.interop.shell_values import legible
@@ -64,7 +64,7 @@ class Fate:
         key = self.key
         place = {"file": key.file, "line": key.line, "column": key.column}
         value = key.value if key.original is None else key.original
-        return {"key": key.written, "value": value, **place, "became": self.kind, "to": self.to, "why": self.why}
+        return {"key": key.written, "value": json_value(value), **place, "became": self.kind, "to": self.to, "why": self.why}
 
 
 @dataclass(frozen=True, slots=True)

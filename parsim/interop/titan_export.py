@@ -308,7 +308,7 @@ def _text(draft: ExportDraft, document: Mapping[str, Any]) -> str:
         *comments("data, tokenizer, learning rate, steps and checkpoints are added in sections of their own"),
         *(line for note in draft.notes for line in comments(f"note: {note.path}: {note.message}")),
     ]
-    if model:
+    if "name" in model:
         flags = " ".join(_flags(document))
         config = f"{model['name']}_{model['flavor'].lower()}"
         lines += comments(f"torchtitan since February 2026 takes flags instead: --module {model['name']} --config {config} {flags}")

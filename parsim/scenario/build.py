@@ -142,7 +142,7 @@ class Builder(MachineBuilder):
         if (found := self.scenario.found) is not None and not found["proven"]:
             text = f"the search for the strategy ended after {found['wall_s']:.0f} s without a proof; there may be a faster one"
             self.warnings.append(Finding(text, "parallel", "auto", "parsim plan searches to the end"))
-        priced = pricing(self.settings, cluster, gpus, model, training[0], placed.data)
+        priced = pricing(self.settings, cluster, gpus, model, training[0], placed)
         economics = self._priced(priced)
         made = Built(
             scenario=self.scenario,

@@ -54,6 +54,8 @@ class JobFacts(NamedTuple):
     model: Model
     training: Training
     data: DataParallel
+    context: int
+    """context-parallel size"""
     seed: int
 
     @property
@@ -64,7 +66,10 @@ class JobFacts(NamedTuple):
     @property
     def replicas(self) -> int:
         """Copies of all states that can train without each other; of a fully sharded model the data-parallel ranks."""
-        return self.data.size // self.data.shard_size if self.data.strategy == "hsdp" and self.data.shard_size else self.data.size
+        if self.data.strategy != "hsdp" or not self.data.shard_size:
+            return self.data.size
+        copies = self.data.size * self.context // self.data.shard_size
+        return max(1, min(copies, self.data.size))  # context ranks, which have one sample, stop together
 
 
 @dataclass

@@ -47,7 +47,8 @@ class Neighbours:
     def __init__(self, base: Scenario) -> None:
         self.base = base
         self._sections: dict[tuple[str, str], tuple[BaseModel, dict[str, Any]] | None] = {}
-        self._known: dict[object, _Remembered] = {}
+        self._known: dict[str, dict[object, _Remembered]] = {}
+        """by what differs from the base outside of `SECTIONS`, which every step of the builder may read"""
         self._arguments: dict[tuple[str, str], str] = {}
 
     def _argument(self, path: str, value: Any) -> str:
@@ -89,7 +90,8 @@ class Neighbours:
 
     def built(self, changes: Changes) -> Built:
         """The domain objects of a neighbour. Raises as `parsim.scenario.build.build` does."""
-        return _NeighbourBuilder(self.scenario(changes), self._known).built()
+        outside = repr([change for change in changes.items() if change[0].partition(".")[0] not in SECTIONS])
+        return _NeighbourBuilder(self.scenario(changes), self._known.setdefault(outside, {})).built()
 
 
 def _laid(section: Mapping[str, Any], changes: Changes, cut: int) -> dict[str, Any]:

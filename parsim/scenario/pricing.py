@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from parsim.hardware.fabric.node import Node
     from parsim.hardware.fabric.topology import GpuPrice
     from parsim.model.model import Model
-    from parsim.parallel.settings import DataParallel
+    from parsim.parallel.settings import Parallelism
     from parsim.parallel.training import Training
     from parsim.scenario.schema import ScenarioSchema
     from parsim.simulation.interrupted import InterruptedTraining
@@ -51,9 +51,9 @@ class Pricing:
 
 
 def pricing(
-    settings: ScenarioSchema, cluster: Cluster, gpus: tuple[int, ...], model: Model, training: Training, data: DataParallel
+    settings: ScenarioSchema, cluster: Cluster, gpus: tuple[int, ...], model: Model, training: Training, split: Parallelism
 ) -> Pricing:
-    """The economics of a job on `gpus`, split as `data` says; asked for by a length of the training, or by any key of the section."""
+    """The economics of a job on `gpus`, divided as `split` says; asked for by a length of the training, or by any key of the section."""
     section, result, steps = settings.economics, Pricing(), _steps(settings, training)
     if steps is None and section == EconomicsSection():
         return result
@@ -73,10 +73,10 @@ def pricing(
     }
     if idle := cluster.installed_gpus - len(gpus):
         text = f"{idle:,} of {cluster.installed_gpus:,} GPUs are idle but billed: machines are billed as a whole"
-        result.warnings.append(Finding(text, "cluster.gpus", len(gpus), _busier(cluster, gpus, training, data.size)))
+        result.warnings.append(Finding(text, "cluster.gpus", len(gpus), _busier(cluster, gpus, training, split.data.size)))
     facts |= _prices(section, cluster, result, reasons)
     facts["power"] = _power(section, cluster, gpus, result, reasons)
-    job = JobFacts(section, cluster, gpus, model, training, data, settings.variability.seed)
+    job = JobFacts(section, cluster, gpus, model, training, split.data, split.context.size, settings.variability.seed)
     found = reliability(job)
     if found.reason:
         reasons["goodput"] = found.reason

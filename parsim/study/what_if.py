@@ -104,8 +104,17 @@ def variants_with(scenario: Scenario, changes: Sequence[Overrides]) -> list[Vari
     tree = scenario.document()
     # figures are those of the undisturbed step, but for what breaks something itself
     once = () if scenario.settings.variability.runs == 1 else ("variability.runs=1",)
+    lasting = _lasting(scenario)
     whole = ("variability.faults=[]",) if scenario.tree["variability"]["faults"] else ()
+    if lasting != scenario.tree["variability"]["slow"]:
+        whole = (*whole, f"variability.slow={flow(lasting)}")
     return [Variant(tree, (*whole, *overrides, *once), trust_code=scenario.trust_code) for overrides in changes]
+
+
+def _lasting(scenario: Scenario) -> list[Any]:
+    """Who is slow all the time, as it is written; who is slow for a while belongs to the disturbed step."""
+    pairs = zip(scenario.tree["variability"]["slow"], scenario.settings.variability.slow, strict=True)
+    return [written for written, one in pairs if one.lasting]
 
 
 def _answer(change: Change, came: Outcome[Figures], report: Report) -> WhatIf:
@@ -133,7 +142,7 @@ def changes(scenario: Scenario, report: Report) -> Iterator[Change]:
 def slow_rank(scenario: Scenario, rank: int, speed: float) -> Iterator[Change]:
     """The rank that costs most when it is slow, or the one that others wait for, at this speed; nothing where it is slow already."""
     if rank not in build(scenario).slow:
-        slow = [*scenario.tree["variability"]["slow"], {"rank": rank, "speed": speed}]
+        slow = [*_lasting(scenario), {"rank": rank, "speed": speed}]
         known = ", and the batch balanced for it" if scenario.settings.parallel.data.batch_split == "balanced" else ""
         yield Change(f"rank {rank} at {speed:g} of its speed{known}", (f"variability.slow={flow(slow)}",))
 

@@ -122,6 +122,14 @@ def test_a_refused_value_that_json_has_no_word_for(capsys: pytest.CaptureFixture
     assert document["variants"][1]["errors"][0]["value"] == "-Infinity"
 
 
+def test_an_imported_value_that_json_has_no_word_for(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.yaml").write_text("fsdp_config: {fsdp_version: 2}\ndistributed_type: FSDP\nlearning: .inf\nmade: [2026-01-01]\n")
+    assert execute(["import", "mine.yaml", "--json"]) == 0
+    keys = {key["key"]: key["value"] for key in json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["keys"]}
+    assert keys["learning"] == "Infinity"
+    assert keys["made"] == ["2026-01-01"]
+
+
 def test_a_warning_about_a_device_is_a_remark(capsys: pytest.CaptureFixture[str]) -> None:
     sparse = {**DEVICE, "compute": {"sms": 80, "peak": {"fp32": "15 TFLOP/s", "fp16": "624 TFLOP/s"}}}
     Path("mine.yaml").write_text(json.dumps(sparse))

@@ -320,6 +320,7 @@ REFUSED = [
     ("torchtitan", LLAMA, ("training.recompute=full", "training.offload.activations=cpu"), {"training.offload.activations"}),
     ("torchtitan", STAGED, ("parallel.data.optimizer_instances=2",), {"model", "parallel.data.optimizer_instances"}),
     ("torchtitan", LLAMA, ("parallel.tensor.size=2",), {"parallel.tensor.sequence_parallel"}),
+    ("torchtitan", {**LLAMA, "model": "gpt3-1.3b"}, ("cluster.topology=hgx-b200", "training.precision=mxfp8"), {"model"}),
     ("torchtitan", LLAMA, ("parallel.context={size: 2, method: ulysses}",), {"parallel.context.method"}),
     ("torchtitan", LLAMA, ("parallel.data.strategy=ddp", "parallel.context.size=2"), {"parallel.data.strategy"}),
     ("torchtitan", LLAMA, ("parallel.data.strategy=zero1",), {"parallel.data.strategy"}),

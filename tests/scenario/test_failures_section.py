@@ -175,3 +175,25 @@ def test_one_replica_cannot_go_on_without_itself() -> None:
     with pytest.raises(InputError, match="elastic continues with the other replicas, but there is only one"):
         simulate({"model": "gpt2", "cluster": "single-a100", "training": {"sequence_length": 128, "micro_batch": 1, "global_batch": 1},
                   "economics": {**GOOD, "recovery": {"policy": "elastic"}}})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("context", "shard_size", "replicas"),
+    [
+        (1, 8, 4),
+        (4, 8, 4),  # a shard group is two data ranks with four context ranks each: 8 data ranks, 4 groups
+        (4, 32, 1),
+        (8, 2, 4),  # four shard groups to a sample: they stop together
+    ],
+)
+def test_replicas_of_shard_groups_that_span_context_ranks(context: int, shard_size: int, replicas: int) -> None:
+    job = tree({"mtbf_per_gpu": "50000 h", "checkpoint": {"mode": "async", "bandwidth": "1 GB/s"}})
+    job["parallel"] = {"data": {"strategy": "hsdp", "shard_size": shard_size}, "context": {"size": context}}
+    assert failures(build(load(job))).replicas == replicas
+
+
+def test_a_shard_group_larger_than_the_job_is_refused() -> None:
+    job = tree({"mtbf_per_gpu": "50000 h", "checkpoint": {"mode": "async", "bandwidth": "1 GB/s"}})
+    job["parallel"]["data"]["shard_size"] = 64
+    with pytest.raises(InputError, match="is not whole"):
+        simulate(load(job))

@@ -65,6 +65,26 @@ def test_a_wrong_neighbour_is_refused_with_the_same_findings(neighbours, changes
     assert [str(f) for f in found.value.findings] == [str(f) for f in expected.value.findings]
 
 
+@pytest.mark.parametrize(
+    "outside",
+    [
+        {"software.profile": "pytorch-2"},
+        {"software.host.per_kernel_forward": "1 ms"},
+        {"cluster.memory_reserve": "7 GiB"},
+        {"cluster.nodes": 16},
+        {"model": "gpt3-13b"},
+    ],
+)
+def test_neighbours_that_differ_outside_of_training_and_parallel_share_nothing(neighbours, outside):
+    changes = {"training.recompute": "none", "parallel.tensor.size": 4}
+    neighbours.built(changes)
+    found, whole = neighbours.built({**changes, **outside}), build(neighbours.base.with_overrides(*arguments({**changes, **outside})))
+    for key in SAME:
+        assert getattr(found, key) == getattr(whole, key), key
+    assert repr(found.model) == repr(whole.model)
+    assert found.cluster.nodes == whole.cluster.nodes
+
+
 def test_what_neighbours_share_is_one_object(neighbours):
     one, other = (neighbours.built({"training.recompute": word}) for word in ("none", "full"))
     assert one.cluster is other.cluster

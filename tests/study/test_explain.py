@@ -116,6 +116,16 @@ def test_a_lost_nic_costs_what_the_step_with_that_fault_takes():
     assert not any(change.name.startswith("NIC ") for change in changes(load(NIC_FREE), simulate(NIC_FREE)))
 
 
+def test_who_is_slow_for_a_while_is_no_part_of_a_change():
+    asked = [("cluster.interference=off",)]
+    pause, always = "{rank: 0, speed: 0, from: 1 s, to: 9 s}", "{rank: 2, speed: 0.5}"
+    alone, both = (tried(load("pipeline-unit-1f1b", f"variability.slow=[{slow}]"), asked) for slow in (always, f"{pause}, {always}"))
+    assert both[0].answer == alone[0].answer
+    scenario = load("pipeline-unit-1f1b", f"variability.slow=[{pause}]")
+    (change,) = slow_rank(scenario, 1, 0.5)
+    assert change.overrides == ("variability.slow=[{rank: 1, speed: 0.5}]",)
+
+
 def test_a_free_network_leaves_no_communication():
     report = simulate("bert-ddp-8x-v100-pcie")
     free = next(one for one in what_ifs(load("bert-ddp-8x-v100-pcie"), report) if one.change.name.startswith("an ideal network"))

@@ -15,12 +15,12 @@ from parsim.report.measured import AT_PEAK
 from parsim.report.report import Report
 from parsim.run import StepResult, reported
 from parsim.scenario.build import build
-from parsim.scenario.built import Built
+from parsim.scenario.built import Built, plan_of
 from parsim.scenario.load import load
 from parsim.scenario.neighbours import SECTIONS, Neighbours
 from parsim.study.planner.short_run import short_run, surely_fits
 from parsim.study.planner.state import State, scenario_of, tree_of, whole
-from parsim.study.search.bounds import Bounder
+from parsim.study.search.bounds import Bounder, capacity_of
 
 KEPT = 8
 """models and machines of which what their states have in common is kept"""
@@ -70,10 +70,13 @@ class Planner:
         try:
             built = self.built(state)
             bounder = self.around(whole(state)).bounder
-            bounds = bounder.bounds(built)
-            step = 0.0 if bounds.surely_full else max(bounds.step_time, bounder.tight(built))
         except ParsimError as error:
             return impossible(error)
+        try:
+            bounds = bounder.bounds(built)
+            step = 0.0 if bounds.surely_full else max(bounds.step_time, bounder.tight(built))
+        except ParsimError:
+            return _unproved(built)
         return NOTHING | {
             "stage": "bound",
             "says": "does not fit" if bounds.surely_full else "at least",
@@ -83,6 +86,15 @@ class Planner:
             "tokens_per_s": bounds.tokens / step if bounds.tokens and step else None,
             "gpus": bounds.gpus,
         }
+
+
+def _unproved(built: Built) -> dict[str, Any]:
+    """The answer where bounds refuse: a job may be legal though nothing is proved of it, with Muon for instance."""
+    try:
+        plan_of(built, lambda _: 1e-3)
+    except ParsimError as error:
+        return impossible(error)
+    return NOTHING | {"stage": "bound", "says": "at least", "peak_bytes": 0, "capacity_bytes": capacity_of(built), "gpus": built.used_gpus}
 
 
 def _varies(key: str) -> bool:

@@ -79,7 +79,7 @@ class Bounder:
         """
         costs = self.cache.costs(built)
         training = built.training
-        capacity = _capacity(built)
+        capacity = capacity_of(built)
         tokens = float(training.global_batch * training.mean_length) if built.model.sequence else None
         peak = memory(costs)
         step_time = closed(costs) if peak <= capacity else 0.0  # whoever cares for what cannot fit asks for a tighter one
@@ -88,7 +88,7 @@ class Bounder:
 
     def surely_full(self, built: Built) -> bool:
         """Whether it cannot fit; no transfer is priced for it. Raises as `bounds`."""
-        return memory(self.cache.costs(built)) > _capacity(built)
+        return memory(self.cache.costs(built)) > capacity_of(built)
 
     def tight(self, built: Built) -> float:
         """The longest chain through the whole schedule [s]; not below the cheap bound."""
@@ -104,7 +104,7 @@ class Bounder:
         return max(least, chained(costs, order) * (1 - ROUNDING_ERRORS))
 
 
-def _capacity(built: Built) -> int:
+def capacity_of(built: Built) -> int:
     """Of the largest GPU of the job [B]: what does not fit there fits nowhere."""
     gpus = built.gpus if built.effects_of_kinds else built.gpus[:1]
     return max(built.cluster.device(gpu).visible_memory for gpu in gpus) - built.memory_reserve

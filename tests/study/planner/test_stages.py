@@ -79,6 +79,17 @@ def test_bounds_hold_where_passes_run_at_once_or_steps_do_not_end(schedule: str)
     check_stages(dict(SMALL) | {"parallel.pipeline.schedule": schedule, "parallel.data.strategy": "ddp", BATCH: 32})
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"training.optimizer.name": "muon", "parallel.data.strategy": "ddp"},
+        {"parallel.pipeline.schedule": "pipedream", "parallel.pipeline.size": 4, BATCH: 2, MICRO_BATCH: 1, "parallel.data.strategy": "ddp"},
+    ],
+)
+def test_a_legal_state_of_which_nothing_is_proved_is_not_impossible(change: dict[str, object]) -> None:
+    check_stages({**SMALL, NODES: 1, "parallel.pipeline.schedule": None, "parallel.tensor.size": 2, **change})
+
+
 def check_stages(state: dict[str, object]) -> None:
     """What is said early of a state is never taken back."""
     bound = planner().bound(state)
