@@ -27,6 +27,11 @@ HUGGING_FACE = {
     "mamba-codestral-7b": 7_285_403_648,
     "qwen3-next-80b-a3b": 79_674_391_296,
     "nemotron-h-8b": 8_100_852_736,
+    "nemotron-h-47b": 46_791_554_816,
+    "nemotron-h-56b": 56_324_350_464,
+    "nemotron-nano-9b-v2": 8_888_227_328,
+    "nemotron-nano-12b-v2": 12_310_001_152,
+    "nemotron-3-nano-30b-a3b": 31_577_937_344,
     "retnet-1.3b": 1_351_727_104,
 }
 FLASH_LINEAR_ATTENTION = {

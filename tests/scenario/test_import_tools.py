@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from training_samples import DATA, GIVEN, from_text, of_kind, values, values_of
 
 from parsim.errors import ScenarioError
+from parsim import interop as tables
 from parsim.interop.formats import import_config
 from parsim.interop.import_draft import Given
 from parsim.interop.titan_pipeline import split
@@ -24,7 +25,7 @@ from parsim.interop.toml_document import read_toml
 from parsim.model.catalogue import read_architecture
 from parsim.model.parameter_counts import parameter_count
 from parsim.model.transformer import TransformerConfig
-from parsim.scenario import load
+from parsim.scenario import files, load
 from parsim.scenario.build import build
 from parsim.scenario.references import lookup, model_tree
 
@@ -309,6 +310,17 @@ def test_flagscale_is_megatron_in_sections_with_its_launcher_in_another_file() -
     assert of_kind(imported, "unknown") == of_kind(imported, "not modelled") == []
     with pytest.raises(ScenarioError, match="not supported yet: FlagScale's jobs on unlike machines"):
         from_text(FLAGSCALE.replace("system:\n", "system:\n  hetero: {enable_hetero: true}\n"))
+
+
+def test_every_class_of_nemo_that_is_known_is_a_model_of_the_catalogue() -> None:
+    """Names of classes as NVIDIA/NeMo, nemo/collections/llm/gpt/model, and NVIDIA-NeMo/Megatron-Bridge have them."""
+    classes = files.read(Path(tables.__file__).parent / "tables" / "nemo.yaml").tree["classes"]
+    assert set(classes.values()) <= set(files.names("models"))
+    text = changed(BRIDGE, "  _target_", "nemo.collections.llm.gpt.model.nemotron.Nemotron4Config340B")
+    sizes = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "vocab_size")
+    imported = from_text(re.sub(rf"(?m)^  ({'|'.join(sizes)}): .*\n", "", text), on="hgx-h100")
+    assert not imported.to_fill
+    assert {key: value for key, value in values(imported).items() if key.startswith("model")} == {"model": "nemotron-4-340b"}
 
 
 def test_names_of_classes_are_never_imported_and_unknown_ones_leave_the_model_open() -> None:
