@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from training_samples import DATA, GIVEN, from_text, of_kind, values, values_of
 
-from parsim.errors import ScenarioError
 from parsim import interop as tables
+from parsim.errors import ScenarioError
 from parsim.interop.formats import import_config
 from parsim.interop.import_draft import Given
 from parsim.interop.titan_pipeline import split
