@@ -28,6 +28,7 @@ from parsim.interop.megatron.model import SWITCHES
 from parsim.interop.megatron.other_models import NO_STEP, TASK
 from parsim.interop.open_arguments import leave_open, open_invocation, open_paths
 from parsim.interop.toml_document import is_toml, read_toml
+from parsim.interop.written import written_file
 from parsim.scenario import files
 from parsim.scenario.support import PLACEHOLDER
 from parsim.scenario.yaml_tree import duplicates
@@ -148,8 +149,8 @@ def _check_company(tool: Tool, foreign: Foreign) -> None:
 
 
 def _named(call: Invocation, file: str) -> tuple[files.Document, ...]:
-    """The files of arguments that a command names, those of them that are there."""
-    paths = [neighbour(word, file) for word in argument_files(call)]
+    """The files of arguments that a command names and that its script does not write itself, those of them that are there."""
+    paths = [neighbour(word, file) for word in argument_files(call) if written_file(call, word) is None]
     documents = [_mapping(files.read_text(path), str(path)) for path in paths if path is not None]
     return tuple(document for document in documents if document is not None)
 

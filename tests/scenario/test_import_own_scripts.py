@@ -61,6 +61,12 @@ def test_the_yaml_that_a_script_writes_holds_the_arguments() -> None:
     assert (said["training.finetune.rank"], said["training.sequence_length"], said["training.micro_batch"]) == (24, 1536, 5)
 
 
+def test_the_file_that_a_script_writes_is_not_one_that_lies_beside_it(tmp_path: Path) -> None:
+    tmp_path.joinpath("job.yaml").write_text("lora_rank: 2\ncutoff_len: 64\n")
+    said = values(from_text(FACTORY, file=str(tmp_path / "run.sh"), **H100))
+    assert (said["training.finetune.rank"], said["training.sequence_length"]) == (24, 1536)
+
+
 def test_what_is_wrong_in_a_written_file_has_its_line() -> None:
     text = WRITES.format(name="ds.json", asked="ds.json").replace('"overlap_comm": true', '"overlap_comm": ')
     with pytest.raises(ScenarioError) as error:
