@@ -15,7 +15,7 @@ from parsim.scenario.build import build
 from parsim.scenario.load import load
 from parsim.scenario.scenario import Scenario, flow
 from parsim.study.automatic import question, starting_point
-from parsim.study.search.lattice import STANDARD, Ranges
+from parsim.study.search.lattice import MLPS, STANDARD, Ranges
 from parsim.study.size.question import Assumed, SizeQuestion, recipe
 from parsim.study.sweep.definition import StudyDefinition
 from parsim.study.sweep.rows import Row
@@ -24,7 +24,11 @@ from parsim.study.sweep.sweep import Study, run
 from parsim.study.workers import Crew, crew
 
 USUAL = Ranges(
-    micro_batch=(1,), schedule=("1f1b",), strategy=("zero1", "fsdp"), recompute=("none", "selective", "full"), sequence_parallel=(True,)
+    micro_batch=(1,),
+    schedule=("1f1b",),
+    strategy=("zero1", "fsdp"),
+    recompute=("none", "selective", MLPS, "full"),
+    sequence_parallel=(True,),
 )
 """what is looked at first"""
 HEADROOM = "4 GiB"

@@ -41,7 +41,7 @@ def test_the_step_is_the_best_of_all_strategies(report) -> None:
     assert report.step_time == best.best.row["step_time_s"]
     assert found["runner_up"]["step_time_s"] == best.runner_up.row["step_time_s"]
     assert found["proven"]
-    assert found["points"] == 44 == found["simulated"] + found["ruled_out"]
+    assert found["points"] == 56 == found["simulated"] + found["ruled_out"]
 
 
 def test_the_scenario_of_the_report_is_the_found_one(report) -> None:

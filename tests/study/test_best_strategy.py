@@ -76,7 +76,7 @@ def test_the_command_writes_what_starts_the_job(tmp_path: Path) -> None:
     file.write_text(json.dumps(SMALL))
     said = CliRunner().invoke(application(["plan"]), ["plan", str(file), "--workers", "1", "--out", str(tmp_path / "out"), "--quiet"])
     assert said.exit_code == 0, said.output
-    assert "Proved the fastest of 44 strategies: " in said.output
+    assert "Proved the fastest of 56 strategies: " in said.output
     assert "Runner-up: " in said.output
     assert "DeepSpeed: not possible" in said.output
     assert "Software: megatron-core\nFits: " in said.output
@@ -168,7 +168,7 @@ def test_another_software_stack_may_be_asked_for(tmp_path: Path) -> None:
 def test_no_two_strategies_are_described_alike() -> None:
     lattice = Lattice(build(starting_point(load(SMALL), {})))
     texts = [described(settings, {"data_size": settings["parallel.data.size"]}) for settings in lattice]
-    assert len(texts) == 44 == len(set(texts))
+    assert len(texts) == 56 == len(set(texts))
 
 
 def test_of_a_number_of_gpus_that_divides_badly_better_ones_are_named() -> None:

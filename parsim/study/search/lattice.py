@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
 from typing import Any
 
 from parsim.model.model import OUTER, Model
 from parsim.parallel.shares import MEETING_ONCE
 from parsim.scenario.built import Built
+
+MLPS = {"selective": ["mlp"]}
+"""recomputation of the MLPs alone (Megatron-LM's ``--recompute-modules mlp``)"""
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Ranges:
     """of the interleaved schedule"""
     strategy: tuple[str, ...] = ("ddp", "zero1", "zero2", "fsdp")
     """of data parallelism where there is more than one replica"""
-    recompute: tuple[Any, ...] = ("none", "selective", "full", {"blocks": 1}, {"blocks": 2}, {"blocks": 4})
+    recompute: tuple[Any, ...] = ("none", "selective", MLPS, "full", {"blocks": 1}, {"blocks": 2}, {"blocks": 4})
     sequence_parallel: tuple[bool, ...] = (False, True)
     expert: tuple[int, ...] = ()
     """ranks over which the experts of a mixture are spread; empty: every number that divides the experts"""
@@ -138,7 +142,7 @@ class Lattice:
     def _strategies(self, layout: Split, micro_batch: int) -> Iterator[dict[str, Any]]:
         sequence = self.ranges.sequence_parallel if layout.tensor > 1 else (False,)
         placements = [(sharded, spread) for sharded in sequence for spread in self._experts(layout, sequence_parallel=sharded)]
-        for (sharded, spread), recompute in product(placements, self.ranges.recompute):
+        for (sharded, spread), recompute in product(placements, self._recomputed):
             for (schedule, virtual), strategy in product(self._schedules(layout, micro_batch), self._data_strategies(layout)):
                 if isinstance(recompute, dict) and recompute.get("blocks", 0) * layout.pipeline * virtual >= self.layers:
                     self.skipped["recompute {blocks: n} of all layers of a stage is full"] += 1
@@ -161,6 +165,13 @@ class Lattice:
                     "training.recompute": recompute,
                 }
                 yield from (candidate | parts for parts in self._parts(layout, micro_batch, strategy))
+
+    @cached_property
+    def _recomputed(self) -> tuple[Any, ...]:
+        """What may be recomputed: the MLPs alone where every layer has one, or nothing else is asked for."""
+        layers = [block for block in self.model.distinct_blocks if block.kind not in OUTER]
+        dense = all(any(operator.selective == "mlp" for operator in layer.operators) for layer in layers)
+        return tuple(one for one in self.ranges.recompute if dense or one != MLPS) or self.ranges.recompute
 
     def _parts(self, layout: Split, micro_batch: int, strategy: str) -> Iterator[dict[str, Any]]:
         """How stages and replicas share the work; nothing is said where all GPUs are alike, which even parts suit best."""
