@@ -20,7 +20,7 @@ from parsim.interop.keys import Key, Source, key_table, of_document
 from parsim.interop.megatron.parallel import read_parallel
 from parsim.interop.megatron.training import read_training
 from parsim.interop.nemo_adapters import write_adapters
-from parsim.interop.primus_bridge import MODULES, read_bridge
+from parsim.interop.primus_bridge import module_of, read_bridge
 from parsim.interop.recognise import Foreign
 from parsim.model.catalogue import read_architecture
 from parsim.model.transformer import TransformerConfig
@@ -104,12 +104,6 @@ def _with_default(key: Key) -> Key:
         return key
     text = _DEFAULT.sub(lambda match: match[2], key.value)
     return replace(key, value=files.parse_text(f"value: {text}", key.file).tree["value"], original=key.value)
-
-
-def module_of(keys: list[Key]) -> str:
-    """Begin of the keys of the module that trains; an experiment has one of the two."""
-    named = [name for name in MODULES if any(key.name.startswith(f"modules.{name}.") for key in keys)]
-    return f"modules.{(named or MODULES)[0]}."
 
 
 def _renamed(key: Key, begin: str, spelled: Mapping[str, Any]) -> Key:

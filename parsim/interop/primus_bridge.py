@@ -41,16 +41,22 @@ class _Recipe:
     has: dict[str, Any]
 
 
+def module_of(keys: list[Key]) -> str:
+    """Begin of the keys of the module that trains; an experiment has one of the two."""
+    named = [name for name in MODULES if any(key.name.startswith(f"modules.{name}.") for key in keys)]
+    return f"modules.{(named or MODULES)[0]}."
+
+
 def read_bridge(draft: ImportDraft, keys: Iterable[Key]) -> None:
     """Write the scenario of an experiment that trains with Megatron-Bridge; values of `keys` hold no variables."""
     spelled = files.read(Path(__file__).parent / "tables" / "primus-bridge.yaml").tree
     keys = list(keys)
-    module = f"modules.{next(name for name in MODULES if any(key.name.startswith(f'modules.{name}.') for key in keys))}."
+    module = module_of(keys)
     begin = f"{module}overrides."
     given = {key.name.removeprefix(begin): key for key in keys if key.name.startswith(begin)}
     said = {spelled["renamed"].get(name, name): replace(key, name=spelled["renamed"].get(name, name)) for name, key in given.items()}
     beside = [key for key in keys if not key.name.startswith(begin)]
-    named = _named(draft, said, {key.name.removeprefix(module): key for key in beside})
+    named = _named(draft, module, said, {key.name.removeprefix(module): key for key in beside})
     recipe = _recipe(draft, said, named, spelled) if named is not None else None
     if named is None or recipe is None:
         return
@@ -61,7 +67,7 @@ def read_bridge(draft: ImportDraft, keys: Iterable[Key]) -> None:
     _remark(draft, recipe, said, beside, module)
 
 
-def _named(draft: ImportDraft, said: Mapping[str, Key], beside: Mapping[str, Key]) -> Key | None:
+def _named(draft: ImportDraft, module: str, said: Mapping[str, Key], beside: Mapping[str, Key]) -> Key | None:
     """The key that names the recipe; an error where there is none, or where the module is another one."""
     config, preset, flavor = beside.get("config"), beside.get("model"), said.get("flavor")
     if config is not None and config.value not in CONFIGS:
@@ -69,7 +75,9 @@ def _named(draft: ImportDraft, said: Mapping[str, Key], beside: Mapping[str, Key
     named = flavor if flavor is not None and flavor.value is not None else preset
     if named is None:
         key = next(iter(beside.values()))
-        draft.errors.append(key.finding("no recipe: neither model nor flavor is given", "write the model: qwen3_8b.yaml"))
+        draft.errors.append(
+            key.finding(f"no recipe: neither {module}model nor {module}overrides.flavor is given", "write model: qwen3_8b.yaml")
+        )
     return named
 
 

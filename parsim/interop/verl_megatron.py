@@ -34,7 +34,7 @@ _BESIDE = (
 )  # fmt: skip
 """what lies on the host while answers are generated, and how weights are loaded"""
 _FUSED = ("masked_softmax_fusion", "bias_dropout_fusion", "persist_layer_norm", "deallocate_pipeline_outputs")
-_NOTHING = ("null", "None", "")
+_NOTHING = ("null", "None")
 _DEFAULTS: dict[str, Any] = {
     "use_distributed_optimizer": True, "sequence_parallel": True, "attention_backend": "flash", "no_gradient_accumulation_fusion": True,
 }  # fmt: skip

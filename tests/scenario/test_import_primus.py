@@ -188,6 +188,12 @@ def test_what_is_not_read_is_refused_by_name(model: str, overrides: str, words: 
         bridge(model, overrides)
 
 
+def test_a_module_of_another_name_is_an_error_in_words() -> None:
+    text = "modules:\n  trainer:\n    framework: megatron_bridge\n    config: sft_trainer.yaml\n    model: qwen3_8b.yaml\n"
+    with pytest.raises(ScenarioError, match=r"neither modules\.pre_trainer\.model nor modules\.pre_trainer\.overrides\.flavor"):
+        from_text(text, tool="primus", on="mi300x-8")
+
+
 def test_fine_tuning_by_megatron_itself() -> None:
     """Defaults of sft_trainer.yaml; its section lora has the keys of Megatron-Bridge's."""
     found = native("lora: {enabled: true, dim: 16, target_modules: [linear_qkv, linear_proj]}; sft_dataset_name: x; hf_path: a/b")

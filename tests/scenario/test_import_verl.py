@@ -248,6 +248,12 @@ def test_one_setting_of_megatrons_engine_changes_the_update(override: str, path:
     assert holder == value
 
 
+def test_a_setting_of_megatrons_engine_without_a_value_is_an_error() -> None:
+    """A variable that nobody has set is not the default."""
+    with pytest.raises(ScenarioError, match="it has no value"):
+        imported(f"{MEGATRON} {ACTOR}.megatron.context_parallel_size=$RANKS")
+
+
 def test_micro_batches_of_tokens_count_the_ranks_that_share_a_sample() -> None:
     """16,384 tokens of each of two context ranks hold 21 answers of 1,536; a data rank, one of one, has 1,280 = 64 x 20."""
     tokens = f"{ACTOR}.use_dynamic_bsz=True {ACTOR}.megatron.context_parallel_size=2"
