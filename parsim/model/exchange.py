@@ -31,6 +31,11 @@ from parsim.routing import Routing
 
 SCALED = 128
 """values that share a scale in fp32 on the wire"""
+PERMUTED = 1.8
+"""bytes of a streaming kernel that takes as long as HybridEP's permute and unpermute, over those that they move. Means of both kernels in
+profiles: 208 us for 702 MB of DeepSeek-V3 on B200 (togethercomputer/together-dgxc-benchmarking 661e8e1, NeMo 26.02), 231 us for 410 MB of
+Nemotron 3 Nano on GH200 (GeodesicResearch/geodesic-megatron, E-036), 1,206 us for 5.2 GB of 36 experts a token on Blackwell
+(harryzhou2000/megatron-lm-moe-experiments 945e8fe, before its changes): 2.0, 1.83 and 1.6 times a stream's"""
 
 
 def token_bytes(hidden: int, at: Workload, *, fp8: bool) -> int:
@@ -87,6 +92,11 @@ class ExpertExchange:
     def _arrived(self) -> int:
         """Rows that arrive where each rank gets a token once."""
         return round(self._tokens * self.routing.visited() * self.at.expert_imbalance)
+
+    @property
+    def _permuted(self) -> float:
+        """Rows read and written where those that arrive are copied for the rank's own experts or summed, at a stream's rate."""
+        return (self._arrived + self._received) * (PERMUTED if self.at.dispatcher == "hybridep" else 1)
 
     @property
     def _gathered(self) -> int:
@@ -146,7 +156,7 @@ class ExpertExchange:
         casts = (self._tokens + self._received) * width * fp8
         match self.at.dispatcher:
             case "hybridep" | "deepep":  # what arrives lies in HybridEP's own buffer
-                ordered = self._copied((self._arrived + self._received) * width, width)
+                ordered = self._copied(self._permuted * width, width)
                 buffers = casts + self._arrived * width * (self.at.dispatcher == "deepep")
                 return Way(cast, (*ordered, *back), buffers, (0, self._choices))
             case "allgather":
@@ -166,7 +176,7 @@ class ExpertExchange:
         row = self.hidden * self.at.element
         match self.at.dispatcher:
             case "hybridep" | "deepep":
-                sums = self._summed((self._received + self._arrived) * row, row)
+                sums = self._summed(self._permuted * row, row)
                 return Way(sums, (), self._arrived * row * (self.at.dispatcher == "deepep"))
             case "allgather":
                 return Way(self._summed((self._received + self._gathered) * row, row), (), self._gathered * row)

@@ -33,7 +33,7 @@ class Host:
     blocking: bool = False
     """the thread waits for every kernel (CUDA_LAUNCH_BLOCKING=1): launches take time besides the kernels"""
     graphs: tuple[str, ...] = ()
-    """parts of a layer that are CUDA graphs, one launch each: attention, mlp, router, experts"""
+    """parts of a layer that are CUDA graphs, one launch each: attention, mamba, mlp, router, experts"""
 
     @property
     def answer(self) -> float:

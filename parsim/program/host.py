@@ -16,7 +16,9 @@ from typing import NamedTuple
 from parsim.kernel import Attention, Gemm, Kernel, Memory
 from parsim.model.attention import AttentionCore
 from parsim.model.elementwise import ResidualAdd
+from parsim.model.linear_attention import LinearAttention, ShortConvolution
 from parsim.model.mixture import Router
+from parsim.model.model import Operator
 from parsim.model.shared_overlap import dispatches
 from parsim.model.tape import Step, Tape
 from parsim.parallel.groups import OPERATOR_GROUPS
@@ -29,6 +31,8 @@ LANE = LAUNCHES
 _NAME = "launch kernels"
 _MOST_COLLECTIVES = 8
 """collectives of one block's pass, at most"""
+MIXERS = (AttentionCore, LinearAttention, ShortConvolution)
+"""operators that mix the tokens of a sequence"""
 
 
 def launches(kernels: Iterable[Kernel], per_product: float = 1.0) -> float:
@@ -44,22 +48,24 @@ def launches(kernels: Iterable[Kernel], per_product: float = 1.0) -> float:
     return count
 
 
-def layer_parts(tape: Tape) -> dict[str, str]:
-    """Operator of a layer -> its part: attention up to the residual sum, then router with the norm before it and experts, or mlp.
+def layer_parts(operators: Sequence[Operator]) -> dict[str, str]:
+    """Operator of a layer -> its part: attention or mamba up to the residual sum, then router with the norm before it and experts, or mlp.
 
-    As Megatron-LM cuts a layer into graphs (--cuda-graph-scope attn, moe_router, moe, mlp; transformer_layer.py).
+    A layer of a hybrid model may have one of them alone. As Megatron-LM cuts a layer into graphs (--cuda-graph-scope attn, mamba,
+    moe_router, moe, mlp; transformer_layer.py).
     """
-    operators = [step.operator for step in tape.forward]
-    mixture = any(isinstance(operator, Router) for operator in operators)
-    found, part, before = {}, "attention", False
+    behind = "router" if any(isinstance(operator, Router) for operator in operators) else "mlp"
+    mixers = [operator for operator in operators if isinstance(operator, MIXERS)]
+    kinds = {
+        mixer.kind if isinstance(mixer, LinearAttention) else "attention" for mixer in mixers if not isinstance(mixer, ShortConvolution)
+    }
+    part = ("mamba" if kinds & {"mamba", "mamba2"} and "attention" not in kinds else "attention") if mixers else behind
+    found, before = {}, False
     for operator in operators:
-        if part == "attention" and before and isinstance(operator, ResidualAdd):
-            found[operator.name] = part
-            part = "router" if mixture else "mlp"
-            continue
-        before = before or isinstance(operator, AttentionCore)
-        part = "experts" if dispatches(operator) else part
-        found[operator.name] = part
+        found[operator.name] = part = "experts" if dispatches(operator) else part
+        before = before or operator in mixers
+        if before and part in ("attention", "mamba") and isinstance(operator, ResidualAdd):
+            part = behind
     return found
 
 
@@ -116,7 +122,7 @@ class LaunchFloor:
             share = (1.0 if inputs and weights else 0.5) * (kind not in ("embedding", "head"))
             place = next((i for i, step in enumerate(steps) if dispatches(step.operator)), 0)
             place *= self._waits and not backward
-            parts = layer_parts(tape) if host.graphs and kind == "layer" else {}
+            parts = layer_parts([step.operator for step in tape.forward]) if host.graphs and kind == "layer" else {}
             early, late = (self._launched(half, parts) for half in (steps[:place], steps[place:]))
             layer = share * (host.per_layer_backward if backward else host.per_layer_forward)
             own = layer * len(early.kernels) / len(early.kernels + late.kernels) if place else 0.0

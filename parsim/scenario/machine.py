@@ -14,7 +14,7 @@ from parsim.scenario.reliability import StorageSection
 from parsim.scenario.values import Anything, Choice, Flag, JsonSchema, Kind, ListOf, Number, Quantity, Section, Text, Whole, shown
 
 FABRICS = ("default", "single-switch", "fat-tree", "rail-optimised", "torus", "full-mesh")
-GRAPHED = ("attention", "mlp", "router", "experts")
+GRAPHED = ("attention", "mamba", "mlp", "router", "experts")
 """parts of a layer that can be CUDA graphs of their own"""
 TERABYTE = 10**12
 _TIME = Quantity("time", 86400.0)
@@ -220,7 +220,7 @@ class HostSection(Section):
     """time per rank to list the views of one weight for a collective (ZeRO-3 of DeepSpeed of 2021); auto = the profile's"""
     graphs: Annotated[Any, GraphsKind()] = False
     """CUDA graphs: true = the host launches a whole pass at once and is never late; or parts of every layer that are launched at once:
-    [attention, mlp, router, experts]"""
+    [attention, mamba, mlp, router, experts]"""
     blocking: Annotated[bool, Flag()] = False
     """CUDA_LAUNCH_BLOCKING=1: the host waits for every kernel, so that launching comes on top of the kernels and nothing overlaps"""
 

@@ -8,7 +8,7 @@ from test_experts import SMALL, exchanged, peak, scenario
 from parsim import load, simulate
 from parsim.errors import ParsimError
 from parsim.kernel import Memory
-from parsim.model.exchange import ExpertExchange, token_bytes
+from parsim.model.exchange import PERMUTED, ExpertExchange, token_bytes
 from parsim.model.workload import Workload
 from parsim.routing import Routing
 
@@ -88,7 +88,10 @@ class TestKernels:
 
     def test_hybridep_orders_what_arrived_in_its_buffer(self):
         own, other = self.ways("hybridep"), self.ways("deepep")
-        assert [(way.before, way.behind) for way in own] == [(way.before, way.behind) for way in other]
+        as_long_as = (Memory(PERMUTED * (1857 + 2000) * self.ROW),)
+        assert [way.kernels for way in own] == [as_long_as, as_long_as]
+        assert [way.kernels for way in other] == [(Memory((1857 + 2000) * self.ROW),)] * 2
+        assert [bool(way.before) for way in own] == [bool(way.before) for way in other]
         assert [way.buffers for way in other] == [1857 * self.ROW, 1857 * self.ROW]
         assert [way.buffers for way in own] == [0, 0]
 

@@ -9,13 +9,14 @@ import pytest
 from parsim import simulate
 from parsim.errors import ScenarioError
 from parsim.kernel import Attention, Fixed, Gemm, Memory
+from parsim.model.catalogue import build_model
 from parsim.model.low_precision import Quantisation
 from parsim.model.mixture import GroupedLinear
 from parsim.model.workload import Workload
 from parsim.parallel.runtime import Host
 from parsim.parallel.training import Recompute
-from parsim.program.host import launches
-from tests.jobs import job, layers
+from parsim.program.host import launches, layer_parts
+from tests.jobs import job, layers, tree
 
 GPT2 = {
     "model": "gpt2",
@@ -187,6 +188,23 @@ def test_a_graph_is_one_launch():
     assert none - both == pytest.approx((none - attention) + (none - experts))
     assert experts < none - 2 * 2 * 16, "two products of sixteen experts in each of two layers were launched one by one"
     assert launched("software.host.graphs=true") == 0
+
+
+@pytest.mark.parametrize(
+    ("base", "pattern", "parts"),
+    [
+        ("nemotron-3-nano-30b-a3b", "ME*", [["mamba"], ["router", "experts"], ["attention"]]),
+        ("nemotron-h-8b", "M-*", [["mamba"], ["mlp"], ["attention"]]),
+        ("mamba-codestral-7b", "", [["mamba"]]),
+        ("qwen3-30b-a3b", "", [["attention", "router", "experts"]]),
+        ("llama-3-8b", "", [["attention", "mlp"]]),
+    ],
+)
+def test_layers_are_cut_into_parts(base, pattern, parts):
+    """Hybrid models have layers of one part alone."""
+    changes = {"layers": len(parts)} | ({"layer_pattern": pattern} if pattern else {})
+    blocks = build_model({"base": base, **changes}, name=base, base_lookup=tree).blocks[1:-1]
+    assert [list(dict.fromkeys(layer_parts(block.operators).values())) for block in blocks] == parts
 
 
 def test_experts_are_launched_one_by_one_by_transformer_engine_only():

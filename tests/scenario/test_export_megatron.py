@@ -110,7 +110,7 @@ def test_a_whole_script() -> None:
         ("software.gradient_accumulation_fusion=false", "--no-gradient-accumulation-fusion", ""),
         ("software.host.graphs=true", "--enable-cuda-graph", ""),
         ("software.host.graphs=[router,experts]", "--enable-cuda-graph; --cuda-graph-scope moe", ""),
-        ("software.host.graphs=[attention,mlp]", "--enable-cuda-graph; --cuda-graph-scope attn mlp", ""),
+        ("software.host.graphs=[attention,mamba,mlp]", "--enable-cuda-graph; --cuda-graph-scope attn mamba mlp", ""),
         ("parallel.tensor.sequence_parallel=false", "", "--sequence-parallel"),
     ],
 )

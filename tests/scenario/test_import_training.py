@@ -486,6 +486,7 @@ def megatron(options: str, **given: Any) -> dict[str, Any]:
         ("--no-gradient-accumulation-fusion", {"software.gradient_accumulation_fusion": False}),
         ("--enable-cuda-graph", {"software.host.graphs": True}),
         ("--enable-cuda-graph --cuda-graph-scope attn moe_router moe_preprocess", {"software.host.graphs": ["attention", "router"]}),
+        ("--enable-cuda-graph --cuda-graph-scope mamba attn", {"software.host.graphs": ["mamba", "attention"]}),
         ("--enable-cuda-graph --cuda-graph-scope moe", {"software.host.graphs": ["router", "experts"]}),
         ("--enable-cuda-graph --cuda-graph-scope moe_preprocess", {"software.host.graphs": False}),
         ("--cuda-graph-impl local --cuda-graph-scope full_iteration", {"software.host.graphs": True}),

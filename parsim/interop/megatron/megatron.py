@@ -58,6 +58,7 @@ def read_megatron(draft: ImportDraft, call: Invocation) -> None:
 GRAPH_SCOPES = {
     "full_iteration": (),
     "attn": ("attention",),
+    "mamba": ("mamba",),
     "mlp": ("mlp",),
     "moe": ("router", "experts"),
     "moe_router": ("router",),
