@@ -210,7 +210,11 @@ def attention_table(device: Device, attention: Attention) -> str:
 
 
 def scan_time(device: Device, scan: ChunkScan) -> float:
-    """Time of a linear-attention core [s]: its products at `SCAN_SHARE` of the rate of fused attention, or its bytes."""
+    """Time of a linear-attention core [s]: what was measured of such kernels, else its products at `SCAN_SHARE` of the rate of fused
+    attention, or its bytes.
+    """
+    if scan.vector:
+        return memory_time(device, scan)
     table = device.attention.get("flash2") or next(iter(device.attention.values()), None)
     efficiency = SCAN_SHARE * (table.forward if table is not None else 0.5)
     computing = scan.flop / (peak_of(device, scan.dtype) * device.pace(scan.dtype, efficiency) * efficiency)

@@ -24,6 +24,7 @@ the kernels there, what they keep and what they compute again. `parsim.kernel.Ch
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -36,6 +37,15 @@ DELTA = ("gated-delta", "kda")
 """kinds with the delta rule"""
 DECAYING = ("gla", "kda")
 """kinds with a decay for every element of a key, from a product of its own"""
+ISSUES: Mapping[str, tuple[float, float]] = {
+    "retention": (28.7, 41.0), "gla": (67.4, 82.3), "mamba2": (26.4, 43.0), "gated-delta": (25.7, 30.6), "kda": (49.1, 69.1),
+}  # fmt: skip
+"""of the kernels of a core, forward and backward, for a byte that `LinearAttention` counts [FLOP]: `Memory.vector`. Means of logarithms
+over the four large shapes on an H100 and a B200: flash-linear-attention's Triton kernels, timed by pytorch/helion
+(examples/linear/BENCHMARKS.md: validation/gemm/linear_attention.csv). The B200 is 1.2 to 1.7 times as fast as the H100, but slower in gla,
+which is off by 20 to 50 %; other errors are below 20 % but for three (35, 31 and 26 %). mamba2: 0.649 ms forward for 8,192 tokens of 128
+heads on an H100 (vllm-project/vllm pull request 27299), and 2.14 ms both ways for 64 heads in a training step on a GH200
+(GeodesicResearch/geodesic-megatron, E-036)"""
 
 
 class ScanFlop(NamedTuple):
@@ -121,9 +131,11 @@ class LinearAttention(Layer):
         scores = tokens * chunk * (key_heads if self.kind == "mamba2" else heads) * e
         moved, launches, prepared = self._traffic(keys, wide, values, states, scores, at)
         flop = self.flop(at)
-        forward: tuple[Kernel, ...] = (ChunkScan(moved, tokens * flop.forward, launches, dtype),)
+        issued, returned = ISSUES[self.kind]
+        forward: tuple[Kernel, ...] = (ChunkScan(moved, tokens * flop.forward, launches, dtype, vector=issued * moved),)
         # gradients of both operands of every product, after the states (and W, U) are there again
-        backward: tuple[Kernel, ...] = (ChunkScan(3.0 * moved, tokens * (2 * flop.forward + flop.again), 3 * launches, dtype),)
+        again = tokens * (2 * flop.forward + flop.again)
+        backward: tuple[Kernel, ...] = (ChunkScan(3.0 * moved, again, 3 * launches, dtype, vector=returned * 3.0 * moved),)
         if prepared:
             forward, backward = (Memory(prepared, launches=4), *forward), (*backward, Memory(1.5 * prepared, launches=4))
         operands = 2 * keys + values

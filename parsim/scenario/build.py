@@ -319,9 +319,12 @@ class Builder(MachineBuilder):
             self._fail(PlanError, problems)
         if model.facts.get("mixer"):
             from parsim.hardware.kernels import SCAN_SHARE
+            from parsim.model.linear_attention import ISSUES
 
-            value = f"{SCAN_SHARE:g} of fused attention's rate"
-            self._assume("linear_attention", value, "estimate from the Mamba-2 paper (2405.21060), figure 10", "default")
+            value, source = f"{SCAN_SHARE:g} of fused attention's rate", "estimate from the Mamba-2 paper (2405.21060), figure 10"
+            if model.facts["mixer"] in ISSUES:
+                value, source = "Triton kernels as on H100 and B200", "flash-linear-attention's, timed by pytorch/helion (June 2026)"
+            self._assume("linear_attention", value, source, "default")
         if model.facts.get("query_key_norm_over") == "projection" and self.settings.parallel.tensor.size > 1:
             value = "each tensor rank norms its own heads; the two sums per token over ranks are left out"
             self._assume("query_key_norm", value, "a few bytes per token (OLMo 2, MiniMax-M2)", "parallel.tensor.size")

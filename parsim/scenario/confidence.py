@@ -191,6 +191,8 @@ _NEW_FACTS = {
     "shared_key_values": "layers that share keys and values",
 }
 """fact of a model -> what it is, of those that no published run has"""
+_PUBLISHED = ("mamba2",)
+"""values of them that some have (Nemotron 3 Nano)"""
 
 
 def confidence(built: Built) -> dict[str, Any]:
@@ -206,7 +208,7 @@ def confidence(built: Built) -> dict[str, Any]:
 def _new(built: Built) -> Iterator[str]:
     """What the job has and no published run has."""
     facts, training = built.model.facts, built.training
-    yield from (what for fact, what in _NEW_FACTS.items() if facts.get(fact))
+    yield from (what for fact, what in _NEW_FACTS.items() if facts.get(fact) and facts[fact] not in _PUBLISHED)
     if built.parallelism.data.outer.size > 1:
         yield "local steps"
     if training.finetune is not None and training.finetune.base == "int8":

@@ -62,7 +62,14 @@ def test_nobody_has_measured_such_runs() -> None:
     report = simulate(job(SMALL["retnet-1.3b"], {})).document()
     assert report["confidence"]["status"] == "unvalidated"
     (share,) = (one for one in report["assumptions"] if one["name"] == "linear_attention")
-    assert share["value"] == "0.3 of fused attention's rate"
+    assert share["value"] == "Triton kernels as on H100 and B200"
+
+
+def test_published_runs_have_mamba_2() -> None:
+    report = simulate(job({"base": "nemotron-h-8b", "layers": 2, "layer_pattern": "M-"}, {})).document()
+    assert report["confidence"]["status"] != "unvalidated"
+    scan = simulate(job(MAMBA, {}, 1, gradient_accumulation=1)).document()
+    assert next(one["value"] for one in scan["assumptions"] if one["name"] == "linear_attention") == "0.3 of fused attention's rate"
 
 
 @pytest.mark.parametrize(("model", "left_out"), [("olmo-2-7b", True), ("qwen3-8b", False)])
