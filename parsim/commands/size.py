@@ -53,7 +53,7 @@ def size(
     micro_batch: Annotated[str | None, typer.Option(metavar="N,N...", help="Micro-batches to try; default: 1,2.")] = None,
     precision: Annotated[str | None, typer.Option(help="bf16 | fp8 | ...; default: the software's.")] = None,
     software: Annotated[str | None, typer.Option(help="Software profile; default: megatron-core.")] = None,
-    recompute: Annotated[str | None, typer.Option(help="auto | none | full; default: auto, full where nothing fits without.")] = None,
+    recompute: Annotated[str | None, typer.Option(help="auto | none | mlp | full; default: auto, every one of them.")] = None,
     schedule: Annotated[str | None, typer.Option(help="Pipeline schedules to try: 1f1b,interleaved; default: 1f1b.")] = None,
     strategy: Annotated[
         str | None, typer.Option(help="auto | zero1 | fsdp; default: auto (ZeRO-1; FSDP only without tensor and pipeline parallelism).")

@@ -21,6 +21,12 @@ MLPS = {"selective": ["mlp"]}
 """recomputation of the MLPs alone (Megatron-LM's ``--recompute-modules mlp``)"""
 
 
+def every_layer_has_an_mlp(model: Model) -> bool:
+    """Whether recomputing the MLPs alone saves memory in every layer: no mixture, convolution or state space without one."""
+    layers = [block for block in model.distinct_blocks if block.kind not in OUTER]
+    return all(any(operator.selective == "mlp" for operator in layer.operators) for layer in layers)
+
+
 @dataclass(frozen=True)
 class Ranges:
     """What a search varies; an empty tuple: every value that the rules allow."""
@@ -169,8 +175,7 @@ class Lattice:
     @cached_property
     def _recomputed(self) -> tuple[Any, ...]:
         """What may be recomputed: the MLPs alone where every layer has one, or nothing else is asked for."""
-        layers = [block for block in self.model.distinct_blocks if block.kind not in OUTER]
-        dense = all(any(operator.selective == "mlp" for operator in layer.operators) for layer in layers)
+        dense = every_layer_has_an_mlp(self.model)
         return tuple(one for one in self.ranges.recompute if dense or one != MLPS) or self.ranges.recompute
 
     def _parts(self, layout: Split, micro_batch: int, strategy: str) -> Iterator[dict[str, Any]]:

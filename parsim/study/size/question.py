@@ -17,8 +17,8 @@ from parsim.scenario.economics import Money
 
 OBJECTIVES = ("cost", "gpus", "energy", "time")
 """what may be minimised"""
-RECOMPUTE = ("auto", "none", "full")
-"""auto: none, and full where nothing fits without it"""
+RECOMPUTE = ("auto", "none", "mlp", "full")
+"""of activations; auto: every one of them, mlp (the MLPs alone) where all layers have one"""
 SHARDING = ("auto", "zero1", "fsdp")
 """auto: ZeRO-1, and FSDP without tensor or pipeline parallelism; fsdp: also with tensor parallelism, which no published run here has"""
 SCHEDULES = ("1f1b", "interleaved")

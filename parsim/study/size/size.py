@@ -28,7 +28,7 @@ from parsim.study.size.prices import PriceTag, price_tag
 from parsim.study.size.question import Assumed, Machine, Recipe, SizeQuestion, recipe, without_tokens
 from parsim.study.size.reading import asked
 from parsim.study.size.search import Candidates, Fastest, Tally, fastest
-from parsim.study.size.strategies import DAY, Configuration, Strategies
+from parsim.study.size.strategies import DAY, Configuration, Strategies, recomputations
 from parsim.study.size.telling import Tell, sizes
 from parsim.study.size.text import text
 
@@ -163,7 +163,7 @@ class _Walk:
         self.lattice = Strategies(
             layers, model.heads, training.global_batch, each, question.micro_batches,
             schedules=question.schedules, sharding=question.sharding,
-            recompute=tuple("none" if one == "auto" else one for one in question.recompute),
+            recompute=recomputations(question.recompute, model),
             experts=int(str(model.facts.get("experts", 0) or 0)),
         )  # fmt: skip
         self.budget = None if question.budget is None else question.budget.amount
@@ -259,11 +259,6 @@ class _Walk:
             return
         exhaustive = self.question.exhaustive
         choice = fastest(self.lattice.at(count), self.candidates, inf if exhaustive else limit, exhaustive=exhaustive)
-        if choice.found is None and not choice.tally.too_slow and "auto" in self.question.recompute:
-            with_recomputation = replace(self.lattice, recompute=("full",))
-            second = fastest(with_recomputation.at(count), self.candidates, inf if exhaustive else limit, exhaustive=exhaustive)
-            second.tally.add(choice.tally)
-            choice = second
         found = None if choice.found is None else self.candidates.disturbed(choice.found)
         looked = Looked(count if key is None else key, found, choice.tally, _nothing(choice, limit))
         self.looked[looked.gpus] = looked

@@ -1,8 +1,8 @@
 """Which strategies are looked at, with which numbers of GPUs they go, and what a training with one of them takes.
 
 The axes are those of dense pre-training stacks: tensor parallelism within a machine, pipelines whose stages have equally many
-layers, 1F1B or interleaved, ZeRO-1 or fully sharded states, micro-batches of given sizes, no or full recomputation. Experts of a
-mixture are spread over the replicas, or over a part of them.
+layers, 1F1B or interleaved, ZeRO-1 or fully sharded states, micro-batches of given sizes, no recomputation, that of the MLPs, or of
+all layers. Experts of a mixture are spread over the replicas, or over a part of them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from math import ceil
 from typing import Any
 
 from parsim.errors import Finding
+from parsim.model.model import Model
 from parsim.report.economics import Bill, Busy, Economics, bill
-from parsim.study.search.lattice import divisors
+from parsim.study.search.lattice import MLPS, divisors, every_layer_has_an_mlp
 
 MOST_STAGES = 16
 """pipeline stages (ranks) that are looked at"""
@@ -31,7 +32,8 @@ CODES = {
     "vp": "parts of the model on each stage",
     "zero1": "the optimizer's states shared among replicas",
     "fsdp": "all states of the model shared among replicas",
-    "recompute": "activations computed again in the backward pass",
+    "recompute": "all activations computed again in the backward pass",
+    "recompute-mlp": "those of the MLPs alone",
 }
 """what the words of a strategy are, without their numbers"""
 
@@ -49,6 +51,7 @@ class Strategy:
     sharding: str = "zero1"
     """zero1 | fsdp"""
     recompute: str = "none"
+    """none | mlp (the MLPs alone) | full"""
     expert: int = 1
     """ranks over which the experts of a layer are spread"""
 
@@ -63,7 +66,7 @@ class Strategy:
         words += [f"ep{self.expert}"] if self.expert > 1 else []
         words += [f"vp{self.chunks}"] if self.chunks > 1 else []
         words += [self.sharding] if self.data > 1 else []
-        return " ".join(words + (["recompute"] if self.recompute == "full" else []))
+        return " ".join(words + {"none": [], "mlp": ["recompute-mlp"], "full": ["recompute"]}[self.recompute])
 
     def keys(self) -> dict[str, Any]:
         """Scenario keys and their values."""
@@ -71,7 +74,7 @@ class Strategy:
             "training.micro_batch": self.micro_batch, "parallel.data.strategy": self.sharding if self.data > 1 else "none",
         }  # fmt: skip
         if self.recompute != "none":
-            keys["training.recompute"] = self.recompute
+            keys["training.recompute"] = MLPS if self.recompute == "mlp" else self.recompute
         if self.tensor > 1:
             keys |= {"parallel.tensor.size": self.tensor, "parallel.tensor.sequence_parallel": True}
         if self.expert > 1:
@@ -88,6 +91,12 @@ class Strategy:
             "tensor": self.tensor, "pipeline": self.pipeline, "data": self.data, "micro_batch": self.micro_batch,
             "virtual_stages": self.chunks, "sharding": self.sharding, "recompute": self.recompute, "expert": self.expert,
         }  # fmt: skip
+
+
+def recomputations(asked: tuple[str, ...], model: Model) -> tuple[str, ...]:
+    """What may be recomputed; ``auto``: nothing, all layers, and where every layer has one the MLPs alone."""
+    usual = ("none", "mlp", "full") if every_layer_has_an_mlp(model) else ("none", "full")
+    return tuple(dict.fromkeys(one for word in asked for one in (usual if word == "auto" else (word,))))
 
 
 @dataclass(frozen=True, slots=True)

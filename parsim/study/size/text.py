@@ -259,7 +259,7 @@ def looked_at(answer: AnswerData) -> Iterator[str]:
 def _lattice(question: SizeQuestion) -> str:
     micro = ", ".join(map(str, question.micro_batches))
     chunks = " with 2 or 4 virtual stages" if "interleaved" in question.schedules else ""
-    again = "none, and all layers where nothing fits without" if "auto" in question.recompute else " or ".join(question.recompute)
+    again = "none, MLPs alone where all layers have one, or all layers" if "auto" in question.recompute else " or ".join(question.recompute)
     return (
         "strategies: tensor parallelism by powers of two within a machine, with sequence parallelism; pipelines of equally many layers, at"
         f" most 16 stages, {' or '.join(question.schedules)}{chunks}; data parallelism {' or '.join(question.sharding)}; micro-batches of"

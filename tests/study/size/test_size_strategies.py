@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jobs import model_of
 
-from parsim.study.size.strategies import Strategies, Strategy
+from parsim.study.size.strategies import Strategies, Strategy, recomputations
 
 LLAMA = Strategies(80, 64, 1024, 8)
 
@@ -69,6 +70,16 @@ def test_words_and_keys() -> None:
         "parallel.tensor.sequence_parallel": True, "parallel.pipeline.size": 4, "parallel.pipeline.schedule": "interleaved",
         "parallel.pipeline.virtual_stages": 2,
     }  # fmt: skip
+
+
+def test_the_mlps_alone_are_recomputed_where_every_layer_has_one() -> None:
+    dense, mixture, state_space = (model_of(name) for name in ("llama-2-70b", "mixtral-8x7b", "mamba2-2.7b"))
+    assert recomputations(("auto",), dense) == ("none", "mlp", "full")
+    assert recomputations(("auto",), mixture) == recomputations(("auto",), state_space) == ("none", "full")
+    assert recomputations(("full", "auto", "mlp"), mixture) == ("full", "none", "mlp")
+    one = Strategy(1, 1, 1, 1, recompute="mlp")
+    assert str(one).endswith("recompute-mlp")
+    assert one.keys()["training.recompute"] == {"selective": ["mlp"]}
 
 
 @pytest.mark.parametrize(
