@@ -33,7 +33,7 @@ CODES = {
     "zero1": "the optimizer's states shared among replicas",
     "fsdp": "all states of the model shared among replicas",
     "recompute": "all activations computed again in the backward pass",
-    "recompute-mlp": "those of the MLPs alone",
+    "recompute-mlp": "those of the MLPs alone computed again",
 }
 """what the words of a strategy are, without their numbers"""
 
