@@ -29,7 +29,7 @@ STRUCTURES = (
     "gemma-3-4b-it", "llava-1.5-7b", "ministral-3-3b", "qwen2-vl-2b", "qwen2-vl-7b", "qwen2.5-vl-3b", "qwen2.5-vl-7b",
     "qwen3-vl-4b", "qwen3-vl-8b", "qwen3-vl-30b-a3b", "qwen3-vl-32b", "qwen3.5-0.8b", "qwen3.5-9b", "qwen3.5-27b", "qwen3.5-35b-a3b",
     "chatglm2-6b", "deberta-v3-base", "grok-1", "nemotron-4-15b", "nemotron-h-47b", "nemotron-h-56b",
-    "nemotron-nano-9b-v2", "nemotron-nano-12b-v2", "nemotron-3-nano-30b-a3b",
+    "nemotron-nano-9b-v2", "nemotron-nano-12b-v2", "nemotron-3-nano-30b-a3b", "nemotron-3-super-120b-a12b",
 )  # fmt: skip
 """one model of each structure"""
 SIZES = {"hidden", "layers", "vocabulary", "maximum_sequence", "vocab_divisible_by", "token_types", "labels"}

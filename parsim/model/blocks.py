@@ -55,8 +55,9 @@ def build_transformer(config: TransformerConfig, *, name: str, tensor: int = 1, 
     shares = {1 + i: active[kind] for i, kind in enumerate(kinds) if kind in active}
     if config.per_layer_inputs is not None:
         shares[0] = share_without_tables(embedding)
-    if config.mtp and kinds[-1].mixture:
-        shares |= {1 + config.layers + number: _active_share(config, block, kinds[-1].experts) for number, block in enumerate(predicts)}
+    if config.mtp and (experts := _module_kinds(config)[-1].experts):
+        own = predicts[:1] if config.mtp_repeated else predicts
+        shares |= {1 + config.layers + number: _active_share(config, block, experts) for number, block in enumerate(own)}
     return Model(
         name=name,
         blocks=(embedding, *(made[kind] for kind in kinds), *predicts, head_block(config, padded, loss)),
@@ -205,12 +206,19 @@ def _prediction_names(config: TransformerConfig) -> tuple[str, ...]:
 
 
 def _prediction(config: TransformerConfig, vocabulary: int, number: int) -> Block:
-    """Module `number`, the first of which predicts the token after the next; its layer is of the last one's kind."""
+    """Module `number`, the first of which predicts the token after the next."""
     row = Row()
     hidden = begin_prediction(config, vocabulary, row, number)
-    _add_layer(config, config.kind(config.layers - 1), row)
+    for kind in _module_kinds(config):
+        (_add_sublayer if config.one_sublayer else _add_layer)(config, kind, row)
     end_prediction(config, hidden, row, number)
-    return row.block("mtp")
+    return replace(row.block("mtp"), repeats="mtp" if config.mtp_repeated and number else "")
+
+
+def _module_kinds(config: TransformerConfig) -> tuple[LayerKind, ...]:
+    """Of the layers of a module that predicts further words: those of its pattern, as they stand among the model's, or the last one's."""
+    letters = [config.layer_letter(layer) for layer in range(config.layers)]
+    return tuple(config.kind(letters.index(letter)) for letter in config.mtp_pattern) or (config.kind(config.layers - 1),)
 
 
 def layer_block(config: TransformerConfig, kind: LayerKind) -> Block:

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from parsim.limits import LARGEST_SIZE, MOST_EXPERTS, MOST_LAYERS, beyond
-from parsim.model.layer_kinds import wrong_kinds
+from parsim.model.layer_kinds import ALONE, ATTENTION, MIXED, wrong_kinds
 
 if TYPE_CHECKING:
     from parsim.model.architecture_records import Encoder, Experts
@@ -72,6 +72,7 @@ def contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
     wrong += _latent_contradictions(config)
     if config.mtp and (config.task != "causal-lm" or config.tied_embeddings or config.embedding_width not in (0, config.hidden)):
         wrong.append(("mtp", "predicts further words with the embedding and head of a language model that are not tied", "leave it out"))
+    wrong += _prediction_contradictions(config)
     if not 0.0 <= config.dropout < 1.0:
         wrong.append(("dropout", f"a probability in [0, 1), is {config.dropout}", ""))
     if experts is not None:
@@ -96,6 +97,23 @@ def _encoder_contradictions(config: TransformerConfig, encoder: Encoder) -> list
         wrong.append(("encoder", "a spectrogram has a fixed number of tokens", "give encoder.tokens, for Whisper 1500"))
     sizes = (encoder.mlp, encoder.tokens, encoder.audio_channels)
     return wrong + [("encoder", f"at most {LARGEST_SIZE:,}, is {size:.4g}", "") for size in sizes if size > LARGEST_SIZE]
+
+
+def _prediction_contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:
+    """Why modules that predict further words cannot have such layers, or such weights."""
+    wrong = []
+    pattern, letters = config.mtp_pattern, set(config.layer_pattern)
+    if pattern and not config.one_sublayer:
+        wrong.append(
+            ("mtp_pattern", "names sublayers where every layer is one; a module has a layer like the last one here", "leave it out")
+        )
+    elif config.mtp and config.one_sublayer and not pattern:
+        wrong.append(("mtp", "nothing says which sublayers a module has, where every layer is one", 'say mtp_pattern, for example "*E"'))
+    elif strange := sorted(set(pattern) - letters):
+        wrong.append(("mtp_pattern", f"{' '.join(strange)}: no layer of layer_pattern, which has {' '.join(sorted(letters))}", ""))
+    elif any(sum(letter in some for letter in pattern) > 1 for some in (ATTENTION, MIXED, ALONE)):
+        wrong.append(("mtp_pattern", "a module has one attention, one mixer and one MLP or mixture at most", 'for example "*E"'))
+    return wrong
 
 
 def _full_contradictions(config: TransformerConfig) -> list[tuple[str, str, str]]:

@@ -361,7 +361,7 @@ def _counted(block: Block, convention: str) -> tuple[Parameter, ...]:
         return tuple(block.parameters())
     if block.kind == "embedding":
         return ()
-    return tuple(p for o in block.operators if block.kind != "head" or o.split != "vocab" for p in o.parameters())
+    return tuple(p for o in block.operators if block.kind != "head" or o.split != "vocab" for p in block.by_operator[o.name])
 
 
 def _untrained_products(block: Block, sequence: int, *, differentiated: bool, full: bool) -> float:

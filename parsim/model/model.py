@@ -13,7 +13,7 @@ How much work there is for an operator is in `parsim.model.workload`, how many p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from typing import Literal, NamedTuple, Protocol
@@ -175,6 +175,8 @@ class Block:
     """tensors that it reads beside ``input`` and that an earlier block keeps (an encoder's output)"""
     shows: tuple[str, ...] = ()
     """those that it makes for blocks behind it to read so"""
+    repeats: str = ""
+    """name of the equal block whose parameters are its own, too; empty: it has parameters"""
 
     def parameters(self) -> tuple[Parameter, ...]:
         """All parameters and buffers, in registration order."""
@@ -188,7 +190,10 @@ class Block:
     @cached_property
     def by_operator(self) -> Mapping[str, tuple[Parameter, ...]]:
         """Operator -> its parameters and buffers."""
-        return {operator.name: operator.parameters() for operator in self.operators}
+        own = {operator.name: operator.parameters() for operator in self.operators}
+        if not self.repeats:
+            return own
+        return {name: tuple(replace(p, tied=p.tied or f"{self.repeats}.{p.name}") for p in some) for name, some in own.items()}
 
 
 OUTER = ("embedding", "mtp", "head")

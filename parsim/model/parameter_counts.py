@@ -23,7 +23,7 @@ def trainable_parameter_count(model: Model) -> int:
     total = 0
     for block, times in _distinct(model).items():
         for operator in block.operators:
-            total += times * sum(_counted_size(model, operator, p, padded=False) for p in _counted(operator) if p.trainable)
+            total += times * sum(_counted_size(model, operator, p, padded=False) for p in _counted(block, operator) if p.trainable)
     return total
 
 
@@ -46,21 +46,21 @@ def layer_parameter_count(model: Model) -> int:
             continue
         for operator in block.operators:
             if block.kind != "head" or operator.split != "vocab":
-                total += sum(p.count for p in _counted(operator))
+                total += sum(p.count for p in _counted(block, operator))
     return total
 
 
-def operator_parameter_count(model: Model, operator: Operator) -> int:
-    """Parameters of one operator, without vocabulary padding."""
-    return sum(_counted_size(model, operator, p, padded=False) for p in _counted(operator))
+def operator_parameter_count(model: Model, block: Block, operator: Operator) -> int:
+    """Parameters of one operator of a block, without vocabulary padding."""
+    return sum(_counted_size(model, operator, p, padded=False) for p in _counted(block, operator))
 
 
 def _block_count(model: Model, block: Block, *, padded: bool) -> int:
-    return sum(_counted_size(model, operator, p, padded=padded) for operator in block.operators for p in _counted(operator))
+    return sum(_counted_size(model, operator, p, padded=padded) for operator in block.operators for p in _counted(block, operator))
 
 
-def _counted(operator: Operator) -> Iterator[Parameter]:
-    return (p for p in operator.parameters() if not p.buffer and not p.tied)
+def _counted(block: Block, operator: Operator) -> Iterator[Parameter]:
+    return (p for p in block.by_operator[operator.name] if not p.buffer and not p.tied)
 
 
 def _counted_size(model: Model, operator: Operator, parameter: Parameter, *, padded: bool) -> int:

@@ -77,7 +77,8 @@ def parts(model: Model, at: Workload) -> tuple[Part, ...]:
     """
     table: list[Part] = []
     for group, count, block in blocks_by_group(model):
-        table += [_part(model, group, count, name, operators, at.tokens_in(block)) for name, operators in operators_by_part(block).items()]
+        within = at.tokens_in(block)
+        table += [_part(model, group, count, name, block, operators, within) for name, operators in operators_by_part(block).items()]
     return tuple(table)
 
 
@@ -98,14 +99,14 @@ def operators_by_part(block: Block) -> dict[str, list[Operator]]:
     return rows
 
 
-def _part(model: Model, group: str, count: int, name: str, operators: Sequence[Operator], at: Workload) -> Part:
+def _part(model: Model, group: str, count: int, name: str, block: Block, operators: Sequence[Operator], at: Workload) -> Part:
     flop, moved = dict.fromkeys(PASSES, 0.0), dict.fromkeys(PASSES, 0.0)
     for operator in operators:
         counted, work = operator_flop(operator, at), operator.work(at)
         for key in PASSES:
             flop[key] += count * getattr(counted, key)
             moved[key] += count * _bytes(getattr(work, key))
-    parameters = count * sum(operator_parameter_count(model, operator) for operator in operators)
+    parameters = count * sum(operator_parameter_count(model, block, operator) for operator in operators)
     return Part(group, count, name, parameters, flop, moved)
 
 

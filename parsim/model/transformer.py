@@ -230,7 +230,11 @@ class TransformerConfig:
     expand_key_value: bool = False
     """keys and values are copied to all query heads before the kernel (Hugging Face's repeat_kv)"""
     mtp: int = 0
-    """modules behind the last layer that predict one token more each (DeepSeek-V3, 2412.19437, section 2.2); at most one"""
+    """modules behind the last layer that predict one token more each (DeepSeek-V3, 2412.19437, section 2.2)"""
+    mtp_pattern: str = ""
+    """letters of `layer_pattern` for the sublayers of a module, where every layer is one; empty elsewhere: a layer like the last one"""
+    mtp_repeated: bool = False
+    """the modules are one, whose weights serve every further token (Megatron-LM's ``--mtp-use-repeated-layer``)"""
     experts: Experts | None = None
     latent: LatentAttention | None = None
     disentangled: Disentangled | None = None

@@ -91,7 +91,8 @@ def _block(model: Model, name: str, count: int, block: Block, at: Workload, devi
         holder = module
         for step in above:
             holder = _child(holder, step, count)
-        holder.children.append(_leaf(model, f"{holder.path}.{last}", last, count, operator, at, device, passes))
+        parameters = count * operator_parameter_count(model, block, operator)
+        holder.children.append(_leaf(f"{holder.path}.{last}", last, count, operator, parameters, at, device, passes))
     return module
 
 
@@ -109,7 +110,7 @@ def _child(holder: Module, name: str, count: int) -> Module:
 
 
 def _leaf(
-    model: Model, path: str, name: str, count: int, operator: Operator, at: Workload, device: Device | None, passes: tuple[str, ...]
+    path: str, name: str, count: int, operator: Operator, parameters: int, at: Workload, device: Device | None, passes: tuple[str, ...]
 ) -> Module:
     flop = operator_flop(operator, at)
     return Module(
@@ -117,7 +118,7 @@ def _leaf(
         path,
         type(operator).__name__,
         count,
-        own_parameters=count * operator_parameter_count(model, operator),
+        own_parameters=parameters,
         own_flop={key: count * getattr(flop, key) for key in PASSES},
         own_seconds=count * _seconds(operator, at, device, passes) if device is not None else 0.0,
     )

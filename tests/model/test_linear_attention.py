@@ -32,6 +32,7 @@ HUGGING_FACE = {
     "nemotron-nano-9b-v2": 8_888_227_328,
     "nemotron-nano-12b-v2": 12_310_001_152,
     "nemotron-3-nano-30b-a3b": 31_577_937_344,
+    "nemotron-3-super-120b-a12b": 120_668_687_360,
     "retnet-1.3b": 1_351_727_104,
 }
 FLASH_LINEAR_ATTENTION = {

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from parsim import load, simulate
+from parsim import Report, load, simulate
 from parsim.errors import ModelError, ParsimError
 from parsim.kernel import Attention, Gemm
 from parsim.model.catalogue import build_model
@@ -217,3 +218,61 @@ def test_counted_tokens_of_a_module(tmp_path: Path) -> None:
     tree["parallel"]["expert"]["imbalance"] = {"histogram": str(counted)}
     plan = execute(build(load(tree))).plan
     assert {block: rows.busiest for block, rows in plan.loads.items()} == {2: 1.0, 3: 1.0, 4: 1.0, 5: pytest.approx(4 * 15 / 36)}
+
+
+def test_modules_of_one_weight_work_twice_and_are_held_once() -> None:
+    tree = {**files.read(files.find("models", "deepseek-v3")).tree, "mtp": 2, "mtp_repeated": True}
+    repeated = build_model(tree, name="deepseek-v3", base_lookup=dict)
+    assert parameter_count(repeated) == parameter_count(deepseek(1))
+    assert executed(repeated) == executed(deepseek(2))
+
+
+def test_modules_of_one_weight_have_one_gradient() -> None:
+    """It is reduced and stepped once, as one module's; a micro-batch passes through both, as through two."""
+
+    repeated = scenario(2)
+    repeated["model"]["mtp_repeated"] = True
+    one, same, two = simulate(scenario(1)), simulate(repeated), simulate(scenario(2))
+
+    def reduced(report: Report) -> int:
+        return sum(row.bytes * row.count for row in report.collectives if row.kind == "reduce_scatter")
+
+    assert reduced(one) == reduced(same) < reduced(two)
+    assert one.step_time < same.step_time < two.step_time
+    assert one.peak_memory < same.peak_memory < two.peak_memory
+    assert same.step_time == pytest.approx(simulate(repeated, unfolded=True).step_time, rel=1e-9)
+
+
+def test_modules_of_one_weight_need_whole_gradients() -> None:
+    tree = scenario(2)
+    tree["model"]["mtp_repeated"] = True
+    tree["parallel"]["data"] = {"strategy": "fsdp"}
+    with pytest.raises(ParsimError, match="one gradient of several prediction modules"):
+        simulate(tree)
+
+
+HYBRID: dict[str, Any] = {
+    "family": "nemotron-h", "hidden": 64, "mlp": 128, "layers": 4, "heads": 4, "kv_heads": 2, "vocabulary": 256,
+    "mixer": {"heads": 8, "value_dim": 16, "key_dim": 16}, "layer_pattern": "MEM*", "experts": {"count": 4, "top_k": 2, "mlp": 64},
+}  # fmt: skip
+
+
+def test_a_module_of_a_hybrid_has_the_sublayers_of_its_pattern() -> None:
+    module = build_model({**HYBRID, "mtp": 1, "mtp_pattern": "*E"}, name="hybrid", base_lookup=dict).blocks[-2]
+    names = [operator.name for operator in module.operators]
+    assert [name for name in names if name.endswith("_residual")] == ["attention_residual", "mlp_residual"]
+    assert "mixture.router" in names
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mtp": 1}, "nothing says which sublayers a module has"),
+        ({"mtp": 1, "mtp_pattern": "*-"}, "-: no layer of layer_pattern"),
+        ({"mtp": 1, "mtp_pattern": "*E*"}, "one attention, one mixer and one MLP or mixture at most"),
+        ({"one_sublayer": False, "layer_pattern": "M*", "mtp_pattern": "*"}, "a module has a layer like the last one"),
+    ],
+)
+def test_patterns_of_modules_that_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=re.escape(message)):
+        build_model({**HYBRID, **changes}, name="hybrid", base_lookup=dict)

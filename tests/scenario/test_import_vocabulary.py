@@ -226,6 +226,28 @@ def test_a_hybrid_by_its_pattern() -> None:
     build(load(imported.tree))
 
 
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ("M-M*/*-/*-", {"model.mtp": 2, "model.mtp_pattern": "*-"}),
+        ("M-M*/*-/*- --mtp-num-layers 2 --mtp-use-repeated-layer", {"model.mtp": 2, "model.mtp_repeated": True}),
+        ("M-M* --mtp-num-layers 1 --mtp-hybrid-override-pattern '*-'", {"model.mtp": 1, "model.mtp_pattern": "*-"}),
+    ],
+)
+def test_further_words_of_a_hybrid(options: str, shown: dict[str, object]) -> None:
+    norms = "--normalization RMSNorm --position-embedding-type none --disable-bias-linear --vocab-size 32000"
+    text = f"{RUN.format('pretrain_mamba.py')} {norms} --untie-embeddings-and-output-weights --hybrid-layer-pattern {options}"
+    imported = from_text(text, on="dgx-a100-80gb")
+    assert {"model.layer_pattern": "M-M*", "model.layers": 4, **shown}.items() <= values(imported).items()
+    build(load(imported.tree))
+
+
+def test_modules_of_different_layers_are_refused() -> None:
+    norms = "--normalization RMSNorm --position-embedding-type none --disable-bias-linear --vocab-size 32000"
+    with pytest.raises(ScenarioError, match="modules of different layers"):
+        from_text(f"{RUN.format('pretrain_mamba.py')} {norms} --hybrid-layer-pattern M-M*/*-/M", on="dgx-a100-80gb")
+
+
 def test_llama_3s_tokenizer_by_its_type() -> None:
     found = rows_of("Llama3Tokenizer", option="tokenizer_type")
     assert found is not None

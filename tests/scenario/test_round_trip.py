@@ -115,6 +115,7 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
         "model.vocab_divisible_by": ("model={vocabulary: 50257, vocab_divisible_by: 64}",),
         "model.attention_window": ("model.attention_window=512",),
         "model.mtp": ("model={mtp: 2, tied_embeddings: false}",),
+        "model.mtp_repeated": ("model={mtp: 2, mtp_repeated: true, tied_embeddings: false}",),
         "model.attention_sinks": ("model.attention_sinks=true",),
         "model.no_rotary_every": ("model={position: rotary, no_rotary_every: 4}",),
         "model.full_attention_every": ("model={attention_window: 512, full_attention_every: 4}",),
@@ -321,6 +322,7 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
 """tool -> row of its key table -> changes of the tool's base that say it"""
 ONE_WAY = {
     "megatron": {
+        "model.mtp_pattern": "hybrid models are read only",
         "training.tokens": "read only: an export counts iterations",
         "training.examples": "iterations are written for examples, and read as tokens",
         "training.offload.optimizer": "the Megatron profiles keep the optimizer on the device",

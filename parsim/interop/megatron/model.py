@@ -152,6 +152,7 @@ def _read_norms_and_biases(draft: ImportDraft, source: Source) -> None:
         draft.harmless(source.of("model.norm_offset"), "1 + weight is made inside the norm's kernel")
     draft.take(source, "model.tied_embeddings")
     draft.take(source, "model.mtp")
+    draft.take(source, "model.mtp_repeated")
     if (kind := source.of("model.attention_sinks")) is not None and kind.value == "learnable":
         draft.write("model.attention_sinks", True, kind)
     else:
@@ -301,6 +302,7 @@ def _structure(draft: ExportDraft, config: TransformerConfig) -> list[str]:
         arguments.append(draft.option("model.attention_gate"))
     if config.mtp:
         arguments.append(draft.option("model.mtp", config.mtp))
+        arguments += [draft.option("model.mtp_repeated")] if config.mtp_repeated else []
     if config.attention_sinks:
         arguments.append(draft.option("model.attention_sinks"))
     if config.no_rotary_every:

@@ -190,12 +190,27 @@ def _place(row: list[str], letter: str, between: float, count: int) -> None:
             left -= 1
 
 
+def _write_modules(draft: ImportDraft, source: Source, key: Key | None, ahead: list[str]) -> None:
+    """Modules that predict further words: parts of the pattern behind slashes, or --mtp-num-layers times a pattern of their own."""
+    given = source.of("model.mtp_pattern")
+    if ahead and key is not None:
+        if len(set(ahead)) > 1:
+            text = f"modules of different layers ({', '.join(ahead)}) are not supported yet"
+            draft.errors.append(key.finding(text, "give every module the same letters"))
+        draft.write("model.mtp", len(ahead), key, note="parts of the pattern behind slashes")
+        draft.write("model.mtp_pattern", ahead[0], key)
+        draft.harmless(given, "the pattern of the layers says it")
+        draft.harmless(source.of("model.mtp"), "the pattern of the layers says it")
+    elif given is not None:
+        draft.write("model.mtp_pattern", given.text.strip("'\""), given)
+
+
 def write_hybrid(draft: ImportDraft, source: Source) -> None:
     """Layers of one sublayer each, by the letters of the pattern."""
     key = source.get("hybrid_layer_pattern", "hybrid_override_pattern")
     attention, dense = source.get("hybrid_attention_ratio"), source.get("hybrid_mlp_ratio")
     count = draft.whole(source.of("model.layers"), 1)
-    pattern = "" if key is None else key.text.strip("'\"")
+    pattern, *ahead = ("" if key is None else key.text.strip("'\"")).split("/")
     if key is None and count is not None and (attention is not None or dense is not None):
         key = attention or dense
         pattern = allocated(count, draft.number(attention) or 0.0, draft.number(dense) or 0.0)
@@ -215,6 +230,7 @@ def write_hybrid(draft: ImportDraft, source: Source) -> None:
     draft.write("model.layer_pattern", pattern or "M", key, attention, dense)
     draft.write("model.layers", max(1, len(pattern)), key, note="letters of the pattern, which count before --num-layers")
     draft.harmless(source.of("model.layers"), "the pattern says how many layers there are")
+    _write_modules(draft, source, key, ahead)
     heads, width = source.get("mamba_num_heads"), source.get("mamba_head_dim")
     each = draft.whole(width, 1) or 64
     draft.write("model.mixer.value_dim", each, width, note="" if width else "--mamba-head-dim is 64 if not given")
