@@ -55,7 +55,7 @@ def build_transformer(config: TransformerConfig, *, name: str, tensor: int = 1, 
     shares = {1 + i: active[kind] for i, kind in enumerate(kinds) if kind in active}
     if config.per_layer_inputs is not None:
         shares[0] = share_without_tables(embedding)
-    if config.mtp and (experts := _module_kinds(config)[-1].experts):
+    if config.mtp and (experts := max(kind.experts for kind in _module_kinds(config))):
         own = predicts[:1] if config.mtp_repeated else predicts
         shares |= {1 + config.layers + number: _active_share(config, block, experts) for number, block in enumerate(own)}
     return Model(
