@@ -120,7 +120,7 @@ class ExportJob:
 def preset_name(precision: Precision) -> str:
     """The preset that `precision` is, whatever it is called."""
     matmul = "fp8" if precision.narrow else precision.matmul  # what it is exactly, the recipe says
-    plain = replace(precision, quantisation=None, matmul=matmul, keep_layers=(0, 0), gathers_narrow=False)
+    plain = replace(precision, quantisation=None, matmul=matmul, keep_layers=(0, 0), gathers_narrow=False, stores_narrow=False)
     return next((name for name, preset in PRESETS.items() if replace(plain, name=name) == preset), "")
 
 

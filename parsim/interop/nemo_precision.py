@@ -16,7 +16,7 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
         "fp8_format": "hybrid", "fp8_recipe": "tensorwise", "fp8_param_gather": True, "first_last_layers_bf16": True,
     },
     "with_fp8_subchannel_scaling_mixed": {"fp8_format": "hybrid", "fp8_recipe": "blockwise"},
-    "with_mxfp8_mixed": {"fp8_format": "e4m3", "fp8_recipe": "mxfp8"},
+    "with_mxfp8_mixed": {"fp8_format": "e4m3", "fp8_recipe": "mxfp8", "fp8_param_gather": True},
     "with_nvfp4_mixed": {"fp4_format": "e2m1"},
 }  # fmt: skip
 """end of a name of mixed_precision -> options (src/megatron/bridge/training/mixed_precision.py)"""

@@ -1,4 +1,4 @@
-"""Weights that travel in fp8 (`training.precision.gather: fp8`), and what making them so costs.
+"""Weights that travel in fp8, or are stored in it alone (`training.precision.gather: fp8`), and what making them so costs.
 
 =======================  ========================================  ==============================================================
                          torchao, FSDP2                            Megatron-LM, distributed optimizer
@@ -15,7 +15,8 @@ behind the gather        backward copies a weight by columns       Hopper and bl
 pytorch/torchao ``float8/fsdp_utils.py`` (WeightWithDynamicFloat8CastTensor: fsdp_pre_all_gather and fsdp_post_all_gather;
 precompute_float8_dynamic_scale_for_fsdp, which torchtitan calls behind the step), ``float8/README.md`` (tensorwise only).
 NVIDIA/Megatron-LM ``--fp8-param-gather``: megatron/core/fp8_utils.py (quantize_param_shard, post_all_gather_processing),
-distrib_optimizer.py; mxfp8 shares the gradient buffer there instead (``--reuse-grad-buf-for-mxfp8-param-ag``).
+distrib_optimizer.py. With mxfp8 weights travel there in 16 bits, in the buffer of the gradients
+(``--reuse-grad-buf-for-mxfp8-param-ag``, which it then needs), and are cast in both directions behind the gather, once a step.
 """
 
 from __future__ import annotations
@@ -31,8 +32,18 @@ VALUE = 4
 
 def travels_narrow(weight: Weight, precision: Precision) -> bool:
     """Whether the gathers of a sharded strategy carry this weight in fp8."""
+    return precision.gathers_narrow and _multiplies_narrow(weight, precision)
+
+
+def stored_narrow(weight: Weight, precision: Precision) -> bool:
+    """Whether this weight is stored in fp8 alone: one of its copies is the weight."""
+    return precision.stores_narrow and _multiplies_narrow(weight, precision)
+
+
+def _multiplies_narrow(weight: Weight, precision: Precision) -> bool:
+    """Whether it is a trained matrix of products that a stack which stores or gathers in fp8 multiplies so."""
     casts = precision.quantisation
-    if not precision.gathers_narrow or casts is None:
+    if casts is None:
         return False
     if weight.part in (*precision.keep, KEPT_LAYER) or not (weight.product and weight.trains) or weight.parameter.storage:
         return False

@@ -21,7 +21,7 @@ from parsim.parallel.muon import (
     update_kernels,
     workspace,
 )
-from parsim.parallel.narrow_weights import travels_narrow
+from parsim.parallel.narrow_weights import narrow_elements, stored_narrow
 from parsim.parallel.offload import host_buffers, host_gradient, place, step_on_host
 from parsim.parallel.optimizer import (
     State,
@@ -126,7 +126,7 @@ class Replicated(Sharding):
 
     def _primary(self, weight: Weight) -> bool:
         """Stored in fp8 alone; one of its copies is the weight."""
-        return self.data.strategy == "zero1" and travels_narrow(weight, self.training.precision)
+        return self.data.strategy == "zero1" and stored_narrow(weight, self.training.precision)
 
     def _placeholders(self, at: Emitter) -> list[str]:
         """Transformer Engine adds weight gradients to the fp32 buffer inside the GEMM and gives autograd an empty tensor instead.
@@ -353,8 +353,8 @@ class Replicated(Sharding):
             self._step_blocks(at, count, name)
             at.compute("", "optimizer", (), frees=[*name, *wide])
         else:
-            primary = -(-sum(w.count for w in self._trainable if self._primary(w)) // self.size)
-            kernels = step_kernels(optimizer, precision, count, state_bytes, tensors, masters_only=self.masters_only, narrow=primary)
+            cast = -(-narrow_elements(self._trainable, precision) // self.size) if self.data.strategy == "zero1" else 0
+            kernels = step_kernels(optimizer, precision, count, state_bytes, tensors, masters_only=self.masters_only, narrow=cast)
             at.compute("optimizer", "optimizer", kernels, allocates=name, frees=[*name, *wide])
         if self.training.iteration == "first":
             at.compute("optimizer", "optimizer", (), frees=self._states(at))

@@ -47,6 +47,8 @@ class Precision:
     """how narrow products get their operands; None: they are there"""
     gathers_narrow: bool = False
     """sharded strategies gather the weights of fp8 products in fp8 (`parsim.parallel.narrow_weights`)"""
+    stores_narrow: bool = False
+    """those weights are stored in fp8 alone, without a 16-bit copy"""
 
     @property
     def narrow(self) -> bool:

@@ -67,7 +67,7 @@ def _kept_findings(quantisation: Quantisation, precision: Precision) -> list[Fin
 def gathered_narrow(
     precision: Precision, wanted: Wanted, settings: ScenarioSchema, profile: SoftwareProfile, assumptions: list[Assumption]
 ) -> tuple[Precision, list[Finding]]:
-    """`precision` with its weights in fp8 on the wire, if that is wanted; and why it cannot be."""
+    """`precision` with its weights in fp8 on the wire or where they are stored, if that is wanted; and why it cannot be."""
     if wanted.gather != "fp8":
         return precision, []
     path, casts = "training.precision.gather", precision.quantisation
@@ -76,17 +76,20 @@ def gathered_narrow(
         return precision, [Finding(text, path, "fp8", "leave gather out, or use preset: fp8")]
     if text := _gather_refusal(casts, settings, profile):
         return precision, [Finding(text, path, "fp8", "use gather: bf16")]
+    if casts.recipe == "mxfp8":  # in 16 bits on the wire
+        return replace(precision, stores_narrow=True), []
     if casts.library == TORCHAO:
         value = "one all-reduce of all weights' largest values a step (precompute_float8_dynamic_scale_for_fsdp)"
         assumptions.append(Assumption("fp8_gather_scales", value, "torchtitan calls it after the optimizer step", "default"))
-    return replace(precision, gathers_narrow=True, quantisation=replace(casts, arrives=True)), []
+    stores = casts.library != TORCHAO
+    return replace(precision, gathers_narrow=True, stores_narrow=stores, quantisation=replace(casts, arrives=True)), []
 
 
 def _gather_refusal(casts: Quantisation, settings: ScenarioSchema, profile: SoftwareProfile) -> str:
     """Why no stack gathers weights in fp8 so; empty if one does.
 
     torchao converts tensorwise scales alone, for FSDP2 (``float8/README.md``); Megatron-LM its distributed optimizer's weights
-    (``--fp8-param-gather``; with mxfp8 they share the gradient buffer, with nvfp4 they have an option of their own).
+    (``--fp8-param-gather``; with nvfp4 they have an option of their own).
     """
     data = settings.parallel.data
     if casts.library == TORCHAO:
@@ -96,7 +99,7 @@ def _gather_refusal(casts: Quantisation, settings: ScenarioSchema, profile: Soft
         return "" if casts.recipe == "tensorwise" else f"torchao gathers weights in fp8 with tensorwise scales only, not {casts.recipe}"
     if data.strategy != "zero1" or profile.name not in _STORE_NARROW:
         return f"not supported yet: weights stored only in fp8, except with zero1 of {' and '.join(_STORE_NARROW)}"
-    if casts.recipe not in ("delayed", "current", "blockwise"):
+    if casts.recipe not in ("delayed", "current", "blockwise", "mxfp8"):
         return f"not supported yet: weights stored in {casts.recipe} alone"
     if settings.training.optimizer.name in ("muon", "soap", "shampoo") or settings.training.offload.optimizer != "none":
         return "not supported yet: weights stored only in fp8 with Muon, SOAP, Shampoo or an offloaded optimizer"

@@ -62,6 +62,15 @@ def test_megatron_stores_matrices_in_fp8_alone() -> None:
     assert stored[0] - stored[1] == 2 * 2 * LAYER
 
 
+def test_megatron_stores_matrices_in_mxfp8_alone_and_gathers_them_in_bf16() -> None:
+    """Copies by rows and by columns are made behind the gather, once a step, as where 16-bit weights stay beside them."""
+    wide, narrow = (ran("megatron-core", "mxfp8", "zero1", gather, cluster={"topology": "dgx-b200"}) for gather in ("bf16", "fp8"))
+    assert wire(wide) == wire(narrow)
+    assert wide.step_time == narrow.step_time
+    stored = [report.worst_device.at_peak["parameters"] for report in (wide, narrow)]
+    assert stored[0] - stored[1] == 2 * 2 * LAYER
+
+
 def test_layers_that_are_kept_travel_in_bf16() -> None:
     kept = {"precision": {"preset": "fp8", "recipe": "tensorwise", "gather": "fp8", "keep_layers": [1, 0]}}
     wide = ran("torchtitan", "tensorwise", "fsdp", "bf16")
@@ -94,7 +103,7 @@ def test_folded_is_unfolded_and_bounds_hold(of: tuple[str, str, str]) -> None:
         (("torchtitan", "tensorwise", "fsdp"), {"parallel": {"data": {"size": 8, "strategy": "fsdp", "fsdp_version": 1}}}, "fsdp and hsdp"),
         (("deepspeed", "delayed", "zero1"), {}, "zero1 of megatron-core and nemo"),
         (("megatron-core", "delayed", "ddp"), {}, "zero1 of megatron-core and nemo"),
-        (("megatron-core", "mxfp8", "zero1"), {"cluster": {"topology": "dgx-b200"}}, "stored in mxfp8 alone"),
+        (("megatron-core", "nvfp4", "zero1"), {"cluster": {"topology": "dgx-b200"}}, "stored in nvfp4 alone"),
         (("megatron-core", "delayed", "zero1"), {"training": {"optimizer": "muon"}}, "with Muon, SOAP, Shampoo or an offloaded optimizer"),
         (("megatron-core", "auto", "zero1"), {"training": {"precision": {"preset": "bf16", "gather": "fp8"}}}, "has no fp8 products"),
         (

@@ -385,6 +385,14 @@ def test_every_row_of_a_key_table_goes_both_ways_or_says_why_not() -> None:
         assert all(longest.values()), "a row that begins with no key of a scenario"
 
 
+def test_weights_in_mxfp8_alone_share_the_buffer_of_the_gradients() -> None:
+    scenario = load(BASES["megatron"], "cluster.topology=hgx-b200", "training.precision={preset: fp8, recipe: mxfp8, gather: fp8}")
+    text = written(scenario, "megatron")
+    assert "--fp8-param-gather" in text
+    assert "--reuse-grad-buf-for-mxfp8-param-ag" in text
+    assert facts(imported(scenario, "megatron", text)) == facts(scenario)
+
+
 @pytest.mark.parametrize(("tool", "row"), [(tool, row) for tool, cases in CASES.items() for row in cases])
 def test_every_row_there_and_back(tool: str, row: str) -> None:
     scenario = load(BASES[tool.partition(" ")[0]], *CASES[tool][row])

@@ -91,7 +91,7 @@ def _read_gather(draft: ImportDraft, source: Source, changes: dict[str, Any], us
     if not draft.flag(key):
         return
     recipe, optimizer = changes.get("recipe", "delayed"), source.of("training.optimizer.name")
-    if recipe not in ("delayed", "current", "blockwise") or (optimizer is not None and "muon" in optimizer.text):
+    if recipe not in ("delayed", "current", "blockwise", "mxfp8") or (optimizer is not None and "muon" in optimizer.text):
         draft.unmodelled(key, f"parsim stores no weights in fp8 alone with {recipe}, nor under Muon")
     elif sharded is None or not draft.flag(sharded) or any(draft.flag(fsdp) for fsdp in source.all(*FSDP)):
         draft.unmodelled(key, "parsim stores weights in fp8 alone under --use-distributed-optimizer")
@@ -160,7 +160,8 @@ def precision_arguments(draft: ExportDraft) -> list[str]:
         name = "nvfp4"
     if name in PRECISIONS:
         rows = [*PRECISIONS[name], *(f"keep.{part}" for part in in_fp8)]
-        gather = [draft.written(f"{path}.gather")] if wanted.gathers_narrow else []
+        gather = [draft.written(f"{path}.gather")] if wanted.stores_narrow else []
+        gather += ["--reuse-grad-buf-for-mxfp8-param-ag"] if wanted.stores_narrow and not wanted.gathers_narrow else []
         said = [*(draft.written(f"{path}.{row}") for row in rows), *_recipe(draft), *gather, *_kept_layers(draft), *states]
         draft.says(path, " ".join(said) or "the default, fp32")
         return said
