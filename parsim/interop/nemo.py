@@ -9,6 +9,7 @@ the table. Simple interpolations of OmegaConf are followed; what they leave open
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +46,12 @@ SIZES = (
     "model.vocab_divisible_by", "model.rotary_fraction",
 )  # fmt: skip
 """what may stand beside the class of a model"""
+NO_GPT = {
+    re.compile(r"Mamba|Hybrid|NemotronH|SSM|Griffin|Hyena"): "layers that carry a state",
+    re.compile(r"T5|Bert(?!Embedding)"): "a model that is not a decoder alone",
+    re.compile(r"VL|Vision|Llava|Omni|Clip|DiT|Flux|Diffusion"): "a model of images or sounds",
+}
+"""names of Megatron-Bridge's and NeMo's classes whose sizes are no GPT's: what they are"""
 MIXERS = ("hybrid_override_pattern", "hybrid_layer_pattern", "hybrid_attention_ratio", "is_hybrid_model")
 OF_TRAINING_DATA = {
     "model.data.train_ds.micro_batch_size": "model.micro_batch_size", "model.data.train_ds.global_batch_size": "model.global_batch_size",
@@ -299,7 +306,10 @@ def _model(draft: ImportDraft, source: Source, classes: list[Key], known: Mappin
         return draft.whole(source.of("model.layers"), 1) or _layers(base)
     layers = read_model(draft, source, tensor)
     foreign = next((key for key in classes if key.name in ("model._target_", "model.config._target_")), None)
-    if draft.given.model is None and foreign is not None and layers is not None:
+    what = next((what for kind, what in NO_GPT.items() if foreign is not None and kind.search(_class(foreign))), "")
+    if draft.given.model is None and foreign is not None and what:
+        draft.errors.append(foreign.finding(f"not supported yet: {_class(foreign)}, {what}", "give the model with --model"))
+    elif draft.given.model is None and foreign is not None and layers is not None:
         draft.remark(f"the sizes of {_class(foreign)} are read as those of a GPT: what its code says beside them is not known", "model")
     return layers
 

@@ -190,6 +190,20 @@ REFUSED = [
 """sample, a key and its new value, what is said"""
 
 
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("mamba.mamba_provider.MambaModelProvider", "layers that carry a state"),
+        ("qwen_vl.Qwen25VLModelProvider", "a model of images or sounds"),
+    ],
+)
+def test_sizes_of_a_class_that_is_no_gpt_are_not_read_as_one(target: str, said: str) -> None:
+    sizes = "\n  hidden_size: 512\n  num_attention_heads: 8\n  ffn_hidden_size: 1024\n  vocab_size: 32000"
+    text = (DATA / BRIDGE).read_text(encoding="utf-8")
+    with pytest.raises(ScenarioError, match=f"{target.rpartition('.')[2]}, {said}"):
+        from_text(text.replace("llama.llama_provider.Llama3ModelProvider8B", f"{target}{sizes}"), file=BRIDGE, **GIVEN[BRIDGE])
+
+
 @pytest.mark.parametrize(("sample", "key", "value", "said"), REFUSED)
 def test_what_is_no_such_job_is_refused_by_its_key(sample: str, key: str, value: str, said: str) -> None:
     text = changed(sample, key, value) if key != "fsdp" else changed(sample, "mcore", "x").replace("model:\n", "model:\n  fsdp: true\n", 1)
