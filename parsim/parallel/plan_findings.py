@@ -366,7 +366,7 @@ def tied_findings(plan: Plan) -> list[Finding]:
         return [Finding(text, "parallel.pipeline.schedule", plan.parallelism.pipeline.schedule, _untied(plan.model))]
     data = plan.parallelism.data
     whole = data.custom is None and data.strategy in WHOLE and data.accumulate == "no_sync"
-    if any(block.repeats for block in plan.model.blocks) and not (plan.runtime.megatron and whole):
+    if any(block.repeats for block in plan.model.distinct_blocks) and not (plan.runtime.megatron and whole):
         text = "not supported yet: one gradient of several prediction modules needs Megatron-LM's buffers of whole gradients"
         hint = "use software.profile: megatron-core with parallel.data: {strategy: zero1, accumulate: no_sync}, or false"
         return [Finding(text, "model.mtp_repeated", True, hint)]
