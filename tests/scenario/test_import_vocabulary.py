@@ -231,6 +231,7 @@ def test_a_hybrid_by_its_pattern() -> None:
     [
         ("M-M*/*-/*-", {"model.mtp": 2, "model.mtp_pattern": "*-"}),
         ("M-M*/*-/*- --mtp-num-layers 2 --mtp-use-repeated-layer", {"model.mtp": 2, "model.mtp_repeated": True}),
+        ("M-M* --mtp-hybrid-override-pattern none", {}),
         ("M-M* --mtp-num-layers 1 --mtp-hybrid-override-pattern '*-'", {"model.mtp": 1, "model.mtp_pattern": "*-"}),
     ],
 )

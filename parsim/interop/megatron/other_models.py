@@ -201,8 +201,10 @@ def _write_modules(draft: ImportDraft, source: Source, key: Key | None, ahead: l
         draft.write("model.mtp_pattern", ahead[0], key)
         draft.harmless(given, "the pattern of the layers says it")
         draft.harmless(source.of("model.mtp"), "the pattern of the layers says it")
-    elif given is not None:
-        draft.write("model.mtp_pattern", given.text.strip("'\""), given)
+    elif given is not None and (letters := given.text.strip("'\"")) != "none":
+        draft.write("model.mtp_pattern", letters, given)
+    else:
+        draft.harmless(given, "no module")
 
 
 def write_hybrid(draft: ImportDraft, source: Source) -> None:
