@@ -17,6 +17,8 @@ EMBEDDINGS = ("embed_tokens", "lm_head", "wte")
 RANK = 16
 DROPOUT = 0.05
 """TRL's defaults"""
+TYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+"""`training.finetune.quantised_from` as PyTorch calls it"""
 EIGHT_BITS = "int8"
 """`training.finetune.base` of bitsandbytes' 8 bits (LLM.int8())"""
 
@@ -254,6 +256,10 @@ def finetuning(draft: ExportDraft) -> None:
             draft.lacks(f"{PATH}.base", "PEFT has frozen weights in 16 or 32 bits, or in bitsandbytes' forms")
         elif recipe.quantised:
             calls.insert(0, _quantised(section, recipe.base))
+            if section.quantised_from != "auto":
+                calls.insert(1, f"from_pretrained(dtype=torch.{TYPES[section.quantised_from]})")
+            if section.keeps_inputs:
+                calls.insert(0, "bitsandbytes before 0.43.2")
         elif recipe.base == "bf16":
             calls.insert(0, "from_pretrained(dtype=torch.bfloat16)")
     learned = ("virtual_tokens", "prompt_encoder", "encoder_hidden", "encoder_layers")
@@ -268,6 +274,8 @@ def finetuning(draft: ExportDraft) -> None:
         "train_embeddings",
         "base",
         "quantise_head",
+        "quantised_from",
+        "keeps_inputs",
         "freeze",
     )
     for key in ("method", *adapters, *learned):

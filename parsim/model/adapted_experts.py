@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 
 from parsim.kernel import Gemm, Kernel, Memory
 from parsim.model.adapter_types import AdapterSizes, beside
-from parsim.model.adapters import DOWN, GATE, UP, Target, dequantisation
+from parsim.model.adapters import DOWN, GATE, LATEST, UP, FourBits, Target
 from parsim.model.mixture import GroupedLinear, Router
 from parsim.model.model import Parameter, Save, Work
 from parsim.model.workload import Workload, dispatched, expert_shard
@@ -34,6 +34,8 @@ class FrozenExperts(GroupedLinear):
     dropout: bool = False
     fp32_adapters: bool = False
     """the adapters are fp32 (`parsim.model.adapter_types`)"""
+    four_bits: FourBits = LATEST
+    """of weights in nf4"""
 
     def parameters(self) -> tuple[Parameter, ...]:
         """The base's, then A [experts, rank, in] and B [experts, out, rank] of each adapter."""
@@ -59,15 +61,15 @@ class FrozenExperts(GroupedLinear):
         work = work._replace(forward=_one_by_one(work.forward, local), backward_input=_one_by_one(work.backward_input, local))
         copies = dispatched(at, self.top_k)
         if self.storage:
-            element = max(2, e)
-            kernel = dequantisation(local * n * k, self.storage, element)
-            made = replace(kernel, launches=local * kernel.launches)
+            kernels = self.four_bits.kernels(local * n * k, self.storage, at)
+            made = [replace(kernel, launches=local * kernel.launches) for kernel in kernels]
+            held = self.four_bits.held(n * k, at)
             work = work._replace(
-                forward=(made, *work.forward),
-                backward_input=(made, *work.backward_input),
-                saves=(*work.saves, Save(self.inputs[0], copies * k * e)),
-                forward_temporary=work.forward_temporary + element * n * k,
-                backward_temporary=work.backward_temporary + element * n * k,
+                forward=(*made, *work.forward),
+                backward_input=(*made, *work.backward_input),
+                saves=(*work.saves, *self.four_bits.kept(self.inputs[0], copies * k * e)),
+                forward_temporary=work.forward_temporary + held,
+                backward_temporary=work.backward_temporary + held,
             )
         for name, out in self.adapters:
             wide = expert_shard(out, at) if self.split == "column" else out
@@ -170,14 +172,22 @@ def expert_targets(operator: GroupedLinear | Router, *, gated: bool) -> tuple[Ta
 
 
 def frozen_experts(
-    operator: GroupedLinear, storage: str, targets: tuple[Target, ...], rank: int, *, dropout: bool, fp32: bool = False
+    operator: GroupedLinear,
+    storage: str,
+    targets: tuple[Target, ...],
+    rank: int,
+    *,
+    dropout: bool,
+    fp32: bool = False,
+    four_bits: FourBits = LATEST,
 ) -> FrozenExperts:
     """The product of experts, frozen, with adapters beside these parts of it."""
     values = {field.name: getattr(operator, field.name) for field in fields(GroupedLinear)}
     adapters = tuple((target.name, target.out_features) for target in targets)
     return FrozenExperts(
-        **{**values, "trainable": False}, storage=storage, adapters=adapters, rank=rank, dropout=dropout, fp32_adapters=fp32
-    )
+        **{**values, "trainable": False},
+        storage=storage, adapters=adapters, rank=rank, dropout=dropout, fp32_adapters=fp32, four_bits=four_bits,
+    )  # fmt: skip
 
 
 def frozen_router(operator: Router, rank: int, *, fp32: bool = False) -> FrozenRouter:

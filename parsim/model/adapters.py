@@ -3,8 +3,8 @@
 A frozen product has no weight gradient and keeps nothing but its weight (autograd: ``mm`` needs its input only for the
 weight). An adapter adds y += s B A x with A [r, in] and B [out, r], both trained: two small products forward and four backward,
 a scaling and an addition. It keeps its input (shared by all adapters of one layer, unless each drops elements of its own copy)
-and A x. A quantised product keeps its input although nothing needs it: bitsandbytes' MatMul4Bit stores (input, weight) whenever the
-input wants a gradient (bitsandbytes/autograd/_functions.py); it shows where nothing is recomputed.
+and A x. A product in eight bits keeps its input although nothing needs it (bitsandbytes/autograd/_functions.py, MatMul8bitLt), and so
+did one in four bits before bitsandbytes 0.43.2 (MatMul4Bit; pull request 1270); it shows where nothing is recomputed.
 
 Tensor parallelism (as S-LoRA, Sheng et al. 2023, 2311.03285, joins the adapter with its base): beside a column-parallel weight A is
 replicated and B split by outputs, beside a row-parallel one A is split by inputs and B replicated. The partial sums join those
@@ -20,7 +20,8 @@ Frozen weights in four bits: what they occupy and what it costs to read them (QL
 
 nf4: 4 bits per element and an fp32 scale (absmax) per block of 64: 0.5 + 4/64 = 0.5625 B = 4.5 bit per element.
 nf4-dq: the scales themselves in 8 bits, with an fp32 scale per 256 of them: 0.5 + 1/64 + 4/(64 x 256) B = 4.126953125 bit.
-The 16 values of the code and the scales' mean (some 1.3 KiB per tensor) are left out.
+The 16 values of the code and the scales' mean (some 1.3 KiB per tensor) are left out. A matrix is written out in the type that it had when
+it was quantised, and once more where products have another one (MatMul4Bit: dequantize_4bit(B, state).to(A.dtype)).
 
 Frozen weights in eight bits (LLM.int8(), Dettmers et al. 2022, 2208.07339): a byte per element and an fp32 scale per row (output).
 Forward, bitsandbytes casts the input to fp16, looks for columns with values beyond its threshold of 6, quantises each row to int8,
@@ -63,6 +64,39 @@ class Adapter(NamedTuple):
     """its parameters are fp32 beside 16-bit activations, which its layer casts (`parsim.model.adapter_types`)"""
 
 
+class FourBits(NamedTuple):
+    """How bitsandbytes multiplies by weights in four bits."""
+
+    quantised_from: str = ""
+    """fp16 | bf16 | fp32: type that the weights had when they were quantised; '' = that of the products"""
+    keeps_inputs: bool = False
+    """a product keeps its input, as before version 0.43.2"""
+
+    def _cast_from(self, at: Workload) -> int:
+        """Bytes of an element that is written out before a cast; 0 where nothing is cast."""
+        products = at.dtype if at.element == 2 else "fp32"
+        return WRITTEN[self.quantised_from] if self.quantised_from not in ("", products) else 0
+
+    def kernels(self, count: int, storage: str, at: Workload) -> tuple[Memory, ...]:
+        """What writes out `count` elements in the type of the products."""
+        element, source = max(2, at.element), self._cast_from(at)
+        if not source:
+            return (dequantisation(count, storage, element),)
+        return dequantisation(count, storage, source), Memory((source + element) * count)
+
+    def held(self, count: int, at: Workload) -> int:
+        """Bytes of `count` elements that are written out, with what they are cast from."""
+        return (max(2, at.element) + self._cast_from(at)) * count
+
+    def kept(self, tensor: str, size: int) -> tuple[Save, ...]:
+        """The input of a product, `size` bytes, if it is kept."""
+        return (Save(tensor, size),) if self.keeps_inputs else ()
+
+
+LATEST = FourBits()
+"""as bitsandbytes has been since 0.43.2, with weights quantised in the type of the products"""
+
+
 @dataclass(frozen=True, slots=True)
 class FrozenLinear(Linear):
     """A `Linear` that is not trained; see the module's text."""
@@ -71,6 +105,8 @@ class FrozenLinear(Linear):
     storage: str = ""
     """nf4 | nf4-dq | int8 | fp8 | nvfp4 | '' (the precision's)"""
     adapters: tuple[Adapter, ...] = ()
+    four_bits: FourBits = LATEST
+    """of weights in nf4"""
 
     def parameters(self) -> tuple[Parameter, ...]:
         """The base's weights and biases, then the adapters' A and B."""
@@ -107,15 +143,15 @@ class FrozenLinear(Linear):
 
     def _dequantised(self, work: Work, at: Workload) -> Work:
         """Every matrix is written out before its product, forward and again backward, and dropped behind it."""
-        element = max(2, at.element)
         counts = [p.local_count(at.tensor) for p in Linear.parameters(self) if len(p.shape) == 2]
-        kernels: tuple[Kernel, ...] = tuple(dequantisation(count, self.storage, element) for count in counts)
+        kernels = [kernel for count in counts for kernel in self.four_bits.kernels(count, self.storage, at)]
+        held = self.four_bits.held(max(counts), at)
         return work._replace(
             forward=(*kernels, *work.forward),
             backward_input=(*kernels, *work.backward_input) if work.backward_input else (),
-            saves=(*work.saves, Save(self.inputs[0], self._entering(at) * at.element)),
-            forward_temporary=work.forward_temporary + element * max(counts),
-            backward_temporary=work.backward_temporary + element * max(counts) * bool(work.backward_input),
+            saves=(*work.saves, *self.four_bits.kept(self.inputs[0], self._entering(at) * at.element)),
+            forward_temporary=work.forward_temporary + held,
+            backward_temporary=work.backward_temporary + held * bool(work.backward_input),
         )
 
     def _eight_bits(self, work: Work, at: Workload) -> Work:
@@ -192,7 +228,7 @@ class FrozenLinear(Linear):
         dtype, p = around.dtype, around.element
         w = FP32 if around.own_input else e  # of the trained lengths and of what they scale
         eye = FP32 if at.autocast else p
-        stored: tuple[Kernel, ...] = (dequantisation(n * k, self.storage, max(2, e)),) if self.storage else ()
+        stored: tuple[Kernel, ...] = self.four_bits.kernels(n * k, self.storage, at) if self.storage else ()
         stored += (widened(n * k, e),) if w > e else ()
         again: tuple[Kernel, ...] = (Gemm(m, n, k, dtype=dtype, element=p),) if adapter.dropout else ()
         back: tuple[Kernel, ...] = (Gemm(m, k, n, dtype=dtype, element=p), Memory(3.0 * m * k * w)) if adapter.dropout else ()
@@ -238,10 +274,13 @@ SCALE_BLOCK = 256
 FORMATS = ("nf4", "nf4-dq", INT8)
 AS_READ = ("fp8", "nvfp4")
 """frozen weights in the form in which low-precision products read them"""
-DEQUANTISATION_TRAFFIC = 3.0
-"""bitsandbytes' dequantisation takes about 3 times as long as its bytes at the streaming rate: Lightning-AI/litgpt,
+WRITTEN = {"fp16": 2, "bf16": 2, "fp32": 4}
+"""bytes of an element that is written out"""
+DEQUANTISATION_TRAFFIC = 1.8
+"""bitsandbytes' dequantisation takes about 1.8 times as long as its bytes at the streaming rate: Lightning-AI/litgpt,
 tutorials/resource-tables.md, LoRA of Llama 2 on an A100 40 GB, bf16 against nf4, per 1000 iterations of forward and backward:
-7B 141.6 -> 220.8 s = 6.0 ps per element, 13B 191.4 -> 382.8 s = 7.4 ps; 2.5 B at 0.82 x 1555 GB/s are 2.0 ps."""
+7B 141.6 -> 220.8 s = 6.0 ps per element, 13B 191.4 -> 382.8 s = 7.4 ps. Lightning quantises fp16 weights beside bf16 products: the cast's
+4 B take 3.1 ps at 0.82 x 1555 GB/s; the other 2.9 and 4.3 ps are 1.4 and 2.1 times the 2.0 ps of 2.56 B."""
 
 
 def stored_bytes(count: int, storage: str, scales: int = 0) -> int:

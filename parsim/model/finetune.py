@@ -12,7 +12,19 @@ from typing import Any, Literal, cast
 
 from parsim.errors import Finding, ModelError
 from parsim.model.adapted_experts import expert_targets, frozen_experts, frozen_router
-from parsim.model.adapters import ALL_LINEAR, AS_READ, FORMATS, INT8, Adapter, FrozenLinear, known_names, matching, targets_of
+from parsim.model.adapters import (
+    ALL_LINEAR,
+    AS_READ,
+    FORMATS,
+    INT8,
+    LATEST,
+    Adapter,
+    FourBits,
+    FrozenLinear,
+    known_names,
+    matching,
+    targets_of,
+)
 from parsim.model.inserted import PromptEncoder, VirtualTokens, bottlenecks, infused, prompted
 from parsim.model.linear import Embedding, Linear
 from parsim.model.mixture import GroupedLinear, Router
@@ -64,6 +76,8 @@ class Finetune:
     """how frozen linear weights are stored; '' = as the precision says"""
     quantise_head: bool = False
     """the language-model head is quantised too"""
+    four_bits: FourBits = LATEST
+    """how products multiply by weights in four bits"""
     freeze: int | SpreadLayers | tuple[str, ...] = (BACKBONE,)
     """method freeze: the embedding and this many first layers, all but some layers, or parts by name"""
     tower: bool = True
@@ -193,7 +207,7 @@ def _adapted_block(model: Model, block: Block, recipe: Finetune) -> Block:
                 for t in chosen.values()
             )
             quantised = recipe.quantised and (operator.split != "vocab" or recipe.quantise_head)
-            return _frozen_linear(operator, recipe.base if quantised else "", adapters)
+            return _frozen_linear(operator, recipe.base if quantised else "", adapters, recipe.four_bits)
         if recipe.linear_experts and isinstance(operator, GroupedLinear | Router):
             return _linear_experts(model, operator, recipe)
         return operator if trains else _frozen(operator)
@@ -208,7 +222,7 @@ def _linear_experts(model: Model, operator: GroupedLinear | Router, recipe: Fine
     if isinstance(operator, Router):
         return frozen_router(operator, recipe.rank, fp32=recipe.fp32_adapters) if chosen else _frozen(operator)
     storage, fp32 = recipe.base if recipe.quantised else "", recipe.fp32_adapters
-    return frozen_experts(operator, storage, chosen, recipe.rank, dropout=recipe.dropout, fp32=fp32)
+    return frozen_experts(operator, storage, chosen, recipe.rank, dropout=recipe.dropout, fp32=fp32, four_bits=recipe.four_bits)
 
 
 def _embeds(operator: Operator) -> bool:
@@ -225,10 +239,10 @@ def _frozen(operator: Operator) -> Operator:
     return cast("Operator", replace(cast("Any", operator), trainable=False)) if hasattr(operator, "trainable") else operator
 
 
-def _frozen_linear(linear: Linear, storage: str, adapters: tuple[Adapter, ...]) -> FrozenLinear:
+def _frozen_linear(linear: Linear, storage: str, adapters: tuple[Adapter, ...], four_bits: FourBits = LATEST) -> FrozenLinear:
     values = {field.name: getattr(linear, field.name) for field in fields(Linear)}
     alone = linear.after_norm and not adapters  # adapters read the norm's output in bf16
-    return FrozenLinear(**{**values, "trainable": False, "after_norm": alone}, storage=storage, adapters=adapters)
+    return FrozenLinear(**{**values, "trainable": False, "after_norm": alone}, storage=storage, adapters=adapters, four_bits=four_bits)
 
 
 # -- modules between operators ------------------------------------------------------------------------------------

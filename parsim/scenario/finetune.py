@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal, cast
 
 from parsim.errors import Finding, PlanError
-from parsim.model.adapters import ALL_LINEAR, AS_READ, INT8
+from parsim.model.adapters import ALL_LINEAR, AS_READ, INT8, FourBits
 from parsim.model.finetune import BACKBONE, Finetune, SpreadLayers
 from parsim.model.model import Model
 from parsim.parallel.chunk_strategy import SHARDED
@@ -17,10 +17,12 @@ from parsim.scenario.values import Choice, Flag, JsonSchema, Kind, ListOf, Numbe
 PATH = "training.finetune"
 FP32, HALF = 4, 2
 """bytes"""
-_ADAPTERS_ONLY = ("rank", "targets", "dropout", "dora", "adapter_dtype", "tower", "experts", "quantise_head")
+_FOUR_BITS = ("quantise_head", "quantised_from", "keeps_inputs")
+"""keys of weights in four bits"""
+_ADAPTERS_ONLY = ("rank", "targets", "dropout", "dora", "adapter_dtype", "tower", "experts", *_FOUR_BITS)
 _PROMPT_ONLY = ("virtual_tokens", "prompt_encoder", "encoder_hidden", "encoder_layers")
 _OTHERS = {
-    "bottleneck": ("targets", "dora", "adapter_dtype", "tower", "experts", "quantise_head"),
+    "bottleneck": ("targets", "dora", "adapter_dtype", "tower", "experts", *_FOUR_BITS),
     "ia3": _ADAPTERS_ONLY,
     "prompt": _ADAPTERS_ONLY,
 }
@@ -115,6 +117,13 @@ class FinetuneSection(Section):
     and adapted like others, as in transformers before version 5)"""
     quantise_head: Annotated[bool, Flag()] = False
     """qlora: the language-model head is quantised too (litgpt), not kept in 16 bits (Hugging Face)"""
+    quantised_from: Annotated[
+        str, Choice(("auto", "fp16", "bf16", "fp32"), {"float16": "write fp16", "bfloat16": "write bf16", "float32": "write fp32"})
+    ] = "auto"
+    """qlora: type of the weights that were quantised: products in another one write them out in it first, and cast (Lightning: fp16);
+    auto = the type of the products"""
+    keeps_inputs: Annotated[bool, Flag()] = False
+    """qlora: products keep their inputs for backward, which does not read them (bitsandbytes before 0.43.2, July 2024)"""
     freeze: Annotated[Any, FreezeKind()] = BACKBONE
     """method freeze: backbone (all but the head) | {layers: n} (the embedding and the first n layers) | {spread: n} (all but n layers that
     stand evenly apart, as LLaMA Pro's) | parts: embedding, layer, head, norms, attention, mlp, or an operator's name"""
@@ -162,6 +171,7 @@ def finetune_recipe(section: FinetuneSection, precision: Precision, strategy: st
         train_embeddings=section.train_embeddings,
         base=cast("Literal['', 'bf16', 'nf4', 'nf4-dq', 'int8', 'fp8', 'nvfp4']", base),
         quantise_head=section.quantise_head,
+        four_bits=FourBits("" if section.quantised_from == "auto" else section.quantised_from, section.keeps_inputs),
         freeze=section.freeze,
         base_sharded=section.base_sharded is not False,
         flat_gradients=section.flat_gradients,
@@ -220,8 +230,10 @@ def _contradictions(section: FinetuneSection, strategy: str) -> list[Finding]:
                 "write method: qlora",
             )
         )
-    if method == "lora" and section.quantise_head:
-        findings.append(Finding("method lora quantises nothing", f"{PATH}.quantise_head", True, "write method: qlora"))
+    if method == "lora":
+        changed = [key for key in _FOUR_BITS if getattr(section, key) != getattr(default, key)]
+        hint = "write method: qlora"
+        findings += [Finding("method lora has nothing in four bits", f"{PATH}.{key}", getattr(section, key), hint) for key in changed]
     if section.base_sharded is True and strategy not in SHARDED:
         text = f"{strategy} keeps whole weights on every rank"
         findings.append(Finding(text, f"{PATH}.base_sharded", True, f"use {' or '.join(SHARDED)}, or leave it out"))

@@ -13,7 +13,7 @@ from jobs import model_of
 
 from parsim.errors import ModelError
 from parsim.kernel import Gemm, Memory
-from parsim.model.adapters import Adapter, FrozenLinear, stored_bytes
+from parsim.model.adapters import Adapter, FourBits, FrozenLinear, stored_bytes
 from parsim.model.catalogue import build_model
 from parsim.model.finetune import Finetune, SpreadLayers, finetuned
 from parsim.model.flops import untrained_flop
@@ -207,10 +207,24 @@ def test_beside_bitsandbytes_only_what_is_not_under_autocast_is_cast(storage):
 def test_a_quantised_product_writes_its_weight_out_both_ways(storage):
     plain, work = linear().work(AT), linear(storage=storage).work(AT)
     (forward,) = [k for k in work.forward if isinstance(k, Memory)]
-    assert forward.bytes == 3 * (stored_bytes(IN * OUT, storage) + 2 * IN * OUT)
+    assert forward.bytes == 1.8 * (stored_bytes(IN * OUT, storage) + 2 * IN * OUT)
     assert forward in work.backward_input
     assert work.forward_temporary - plain.forward_temporary == 2 * IN * OUT
-    assert [(s.tensor, s.bytes) for s in work.saves] == [("x", 2 * T * IN)]  # MatMul4Bit keeps its input
+    assert work.saves == plain.saves == ()
+    before = linear(storage=storage, four_bits=FourBits(keeps_inputs=True)).work(AT)
+    assert before._replace(saves=()) == work
+    assert [(s.tensor, s.bytes) for s in before.saves] == [("x", 2 * T * IN)]
+
+
+@pytest.mark.parametrize(("source", "bytes_written"), [("fp16", 2), ("fp32", 4), ("bf16", 0)])
+def test_a_weight_that_was_quantised_in_another_type_is_cast_once_more(source, bytes_written):
+    """MatMul4Bit: dequantize_4bit(B, state).to(A.dtype); both copies exist until the product is done."""
+    plain, work = (linear(storage="nf4", four_bits=FourBits(name)).work(AT) for name in ("", source))
+    extra = [k for k in work.forward if isinstance(k, Memory)][1:]
+    assert extra == ([Memory((bytes_written + 2.0) * IN * OUT)] if bytes_written else [])
+    assert [k for k in work.backward_input if isinstance(k, Memory)][1:] == extra
+    assert work.forward_temporary - plain.forward_temporary == bytes_written * IN * OUT
+    assert work.backward_temporary - plain.backward_temporary == bytes_written * IN * OUT
 
 
 @pytest.mark.parametrize(("dtype", "cast"), [("bf16", 4), ("fp16", 0)])
@@ -419,7 +433,8 @@ def test_every_expert_launches_its_own_products():
         *((rows, 4, 16, 4, 4), (rows, 24, 4, 4, 4)) * 2,
     ]
     assert [(k.m, k.n, k.k, k.batch) for k in work.backward_weight] == [(24, 4, rows, 4), (4, 16, rows, 4)] * 2
-    (dequantised,) = [k for k in work.backward_input if isinstance(k, Memory) and k.bytes == 3 * (stored_bytes(4 * 48 * 16, "nf4") + 6144)]
+    written = 1.8 * (stored_bytes(4 * 48 * 16, "nf4") + 6144)
+    (dequantised,) = [k for k in work.backward_input if isinstance(k, Memory) and k.bytes == written]
     assert dequantised.launches == 4
     assert work.forward_temporary >= 2 * 48 * 16
 

@@ -40,7 +40,7 @@ LONG = ("training.examples=100000", "training.epochs=2")
 OFFLOAD = ("training.offload={parameters: cpu, gradients: cpu, optimizer: cpu}",)
 QLORA = (
     "method: qlora, rank: 8, targets: [q, v], dropout: 0.1, train_embeddings: true, "
-    "base: nf4, tower: false, quantise_head: true, base_sharded: false"
+    "base: nf4, tower: false, quantise_head: true, quantised_from: fp16, keeps_inputs: true, base_sharded: false"
 )
 TUNED = (f"training.finetune={{{QLORA}}}",)
 DORA = ("training.finetune={method: lora, dora: true, adapter_dtype: model}",)

@@ -40,7 +40,7 @@ def test_contradictions_are_found_all_at_once():
     assert problems({"method": "lora", "base": "nf4", "freeze": {"layers": 2}, "quantise_head": True}) == [
         ("freeze", "method lora freezes everything but its adapters"),
         ("base", "method lora keeps its base in 8, 16 or 32 bits"),
-        ("quantise_head", "method lora quantises nothing"),
+        ("quantise_head", "method lora has nothing in four bits"),
     ]
     assert problems({"method": "qlora", "base": "int8"}) == [("base", "qlora has its base in four bits")]
     assert problems({"base": "int8"}, "zero3") == [("base", "zero3 does not shard weights in int8 (Params8bitLt)")]

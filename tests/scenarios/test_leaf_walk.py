@@ -218,6 +218,10 @@ LEAVES: dict[str, Leaf] = {
         "nf4", "nf4-dq", "int8", "fp8", "nvfp4", same={"auto": None, "bf16": None}, training={"finetune": LORA, "precision": "amp-bf16"}
     ),
     "training.finetune.quantise_head": leaf(True, training__finetune={"method": "qlora"}),
+    "training.finetune.quantised_from": leaf(
+        "fp16", "fp32", same=AS_PRECISE, training={"finetune": {"method": "qlora"}, "precision": "amp-bf16"}
+    ),
+    "training.finetune.keeps_inputs": leaf(True, training__finetune={"method": "qlora"}),
     "training.finetune.freeze": leaf(["embedding"], ["attention", "norms"], same={"backbone": None}, training__finetune=FREEZE),
     "training.finetune.freeze.layers": leaf(0, 1, 2, training__finetune={"method": "freeze", "freeze": {"layers": 3}}),
     "training.finetune.freeze.spread": leaf(1, 4, training__finetune={"method": "freeze", "freeze": {"spread": 2}}),

@@ -49,12 +49,12 @@ def test_trainable_parameters_are_those_that_litgpt_prints():
         assert simulate(predict(row).scenario).document()["model"]["parameters_trainable"] == count
 
 
-@pytest.mark.parametrize(("method", "measured", "within"), [("lora", 8210, 0.05), ("qlora", 8035, 0.06)])
+@pytest.mark.parametrize(("method", "measured", "within"), [("lora", 8210, 0.05), ("qlora", 8035, 0.05)])
 def test_tokens_per_second_of_torchtune(method, measured, within):
     """Llama 3.2 3B on one A100, 2 x 4096 tokens packed, compiled, checkpointed: torchtune's tutorial on memory optimisations.
 
-    Nothing of torchtune is in the fits: what it measured lies in the estimate's band, whose middle is within 5 % of it. QLoRA is 6 % too
-    slow, since the clock of the A100 was fitted lower; torchtune's dequantisation is torchao's, whose times nobody has published.
+    Nothing of torchtune is in the fits: what it measured lies in the estimate's band, whose middle is within 5 % of it. Torchtune's
+    dequantisation is torchao's, whose times nobody has published, and taken for as fast as bitsandbytes'.
     """
     row = next(row for row in rows() if row.model == "llama-3.2-3b" and row.method == method)
     estimate = simulate(predict(row).scenario).document()["estimate"]
