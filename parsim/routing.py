@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import comb, fsum
+from math import comb, fsum, gcd
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -31,9 +31,11 @@ class Routing:
     """groups of neighbouring experts among which a token chooses first (DeepSeek-V3's nodes); 0: no such choice"""
     kept: int = 0
     """groups that it chooses"""
+    in_turn: bool = False
+    """token t visits experts t K to t K + K - 1, modulo E, instead: neighbours, on few ranks"""
 
     def distinct(self, places: tuple[tuple[int, ...], ...]) -> float:
-        """Expected number of `places` that a token visits, each given by the slots of its experts.
+        """Expected number of `places` that a token visits, each given by the slots of its experts; in turn: their mean.
 
         K of E experts without replacement miss a place that has e of them with probability C(E - e, K) / C(E, K); the same expression
         as DeepEP's (deepseek-ai/DeepEP deep_ep/buffers/elastic.py, get_theoretical_num_sms). Routing that is limited to groups
@@ -43,11 +45,20 @@ class Routing:
         >>> round(Routing(256, 8, 8).distinct(tuple((slot,) for slot in range(8))), 6)
         5.294652
         """
+        if self.in_turn:
+            return self._counted(places)
         if self.kept and self.kept < self.groups:
             return _drawn(self, places)
         each = self.experts // self.slots
         all_ways = comb(self.experts, self.top_k)
         return fsum(1 - comb(self.experts - each * len(place), self.top_k) / all_ways for place in places)
+
+    def _counted(self, places: tuple[tuple[int, ...], ...]) -> float:
+        """The mean over the tokens until the first expert is again the first."""
+        each = self.experts // self.slots
+        starts = range(0, self.experts, gcd(self.experts, self.top_k))
+        slots = [{(first + k) % self.experts // each for k in range(self.top_k)} for first in starts]
+        return sum(not visited.isdisjoint(place) for visited in slots for place in places) / len(starts)
 
     def visited(self) -> float:
         """Expected number of ranks of one copy of the experts that get a token."""

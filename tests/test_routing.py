@@ -37,5 +37,19 @@ def test_routing_limited_to_machines():
     assert ranks(256, 8, 64, groups=8, kept=8) == ranks(256, 8, 64)
 
 
+@pytest.mark.parametrize(("experts", "top_k", "expected"), [(128, 8, 1), (256, 8, 1), (64, 6, 1.5), (160, 6, 1.2), (64, 8, 1)])
+def test_experts_in_turn_are_neighbours(experts, top_k, expected):
+    """Eight ranks. 64 / 8 = 8 experts of a rank: tokens begin at its experts 0, 2, 4 and 6, and the last two reach the next rank."""
+    assert ranks(experts, top_k, 8, in_turn=True) == expected
+
+
+@given(st.integers(1, 6), st.integers(1, 8), st.data())
+def test_experts_in_turn_token_by_token(slots, each, data):
+    experts = slots * each
+    top_k = data.draw(st.integers(1, experts))
+    tokens = [{(token * top_k + k) % experts // each for k in range(top_k)} for token in range(experts)]
+    assert ranks(experts, top_k, slots, in_turn=True) == pytest.approx(sum(map(len, tokens)) / experts)
+
+
 def test_ranks_that_share_an_expert_all_get_its_tokens():
     assert ranks(8, 2, 4, width=2) == 2 * ranks(8, 2, 4)

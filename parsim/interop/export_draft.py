@@ -301,6 +301,7 @@ def simulator_only(draft: ExportDraft) -> None:
     draft.lacks("training.data_loading", "it is a time, not a setting")
     draft.lacks("training.tokens", "the length of the training is the script's")
     draft.lacks("parallel.expert.imbalance", "it describes the data")
+    draft.lacks("parallel.expert.routing", "it is a benchmark's, in place of the router's")
     for key in ("size", "local_steps", "fragments", "overlap_steps", "dtype"):
         draft.says(f"parallel.data.outer.{key}", "the default: all replicas step together")
     if draft.job.built.parallelism.data.outer.size > 1:

@@ -1,8 +1,8 @@
 """Primus's YAML as a scenario: Megatron-LM's options over a model of its own list, in the module ``pre_trainer`` or ``post_trainer``.
 
 What the keys mean, and the defaults written here: AMD-AGI/Primus, primus/configs/modules/megatron (pre_trainer.yaml, sft_trainer.yaml,
-trainer_base.yaml) and primus/configs/models/megatron. Values such as ``${PRIMUS_TP:1}`` are variables of the environment with a default,
-which is taken. What trains with Megatron-Bridge is read by `parsim.interop.primus_bridge`.
+trainer_base.yaml, primus_turbo.yaml) and primus/configs/models/megatron. Values such as ``${PRIMUS_TP:1}`` are variables of the
+environment with a default, which is taken. What trains with Megatron-Bridge is read by `parsim.interop.primus_bridge`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ DEFAULTS: Mapping[str, Any] = {
     "sequence_parallel": True, "hidden_dropout": 0.0, "attention_dropout": 0.0,
 }  # fmt: skip
 """of pre_trainer.yaml, trainer_base.yaml, language_model.yaml and llama_base.yaml, where Megatron-LM has others"""
+SWITCH = "enable_primus_turbo"
+TURBO_UNITS = 32
+"""compute units of DeepEP's kernels (primus_turbo.yaml)"""
 SUPERVISED = "sft_trainer.yaml"
 TUNED: Mapping[str, Any] = {"micro_batch_size": 1, "global_batch_size": 128, "seq_length": 2048}
 """of SUPERVISED, where pre_trainer.yaml has others"""
@@ -60,16 +63,18 @@ def read_primus(draft: ImportDraft, foreign: Foreign) -> None:
     config = next((str(key.value) for key in beside if key.name == f"{module}config"), CONFIGS[0])
     adapters = [key for key in options if key.name.startswith(_ADAPTERS[1])]
     options = [key for key in options if key not in adapters]
-    options += [replace(key, name="moe_permute_fusion", value=True, original=key.value) for key in options if _syncs_less(key)]
+    model = next((key for key in beside if key.name == f"{module}model"), None)
+    options = _with_turbo(options)
     given = {key.name for key in options if key.value is not None}
     given |= {"bf16"} & {"bf16" for key in options if key.name == "fp16" and key.value is True}
+    defaults = [(config, {**DEFAULTS, **(TUNED if config == SUPERVISED else {})})]
+    if model is not None:
+        defaults += [(str(model.value), said) for begin, said in spelled["mixtures"].items() if str(model.value).startswith(begin)]
     options += [
-        Key(name, f"{name} of Primus's {config}", value, config)
-        for name, value in {**DEFAULTS, **(TUNED if config == SUPERVISED else {})}.items()
-        if name not in given
+        Key(name, f"{name} of Primus's {file}", value, file) for file, said in defaults for name, value in said.items() if name not in given
     ]
     source = Source(options, table)
-    _model(draft, source, next((key for key in beside if key.name == f"{module}model"), None), spelled["models"])
+    _model(draft, source, model, spelled["models"])
     if any(key.name == "peft.peft_scheme" and key.value for key in adapters):
         write_adapters(draft, adapters, "")
     for key in adapters:
@@ -85,17 +90,56 @@ def read_primus(draft: ImportDraft, foreign: Foreign) -> None:
         draft.write("parallel.tensor.overlap", "backward", note="tp_comm_overlap is false if not given")
     draft.take(source, "software.gradient_accumulation_fusion")
     turbo = source.get("use_turbo_grouped_gemm")
-    if has_experts(draft) and draft.flag(turbo):
+    switched = source.get(SWITCH)
+    if has_experts(draft) and draft.flag(turbo) and switched is not None and switched.value is True:
         draft.write("parallel.expert.grouped_gemm", "single", turbo)
     else:
         draft.harmless(turbo, "Transformer Engine computes, or there are no experts")
+    _forced_balance(draft, source)
     draft.close(source)
     draft.close(Source(beside, table))
 
 
-def _syncs_less(key: Key) -> bool:
-    """Whether experts run without some waits of the host, which permutes tokens by fused kernels (patches/args/rocm_arg_validation.py)."""
-    return key.name == "turbo_sync_free_moe_stage" and isinstance(key.value, int) and key.value > 0
+def _with_turbo(options: list[Key]) -> list[Key]:
+    """The options with what Primus-Turbo makes of them (patches/args/rocm_arg_validation.py, patches/turbo/moe_dispatcher_patches.py).
+
+    Experts that run without waits of the host permute tokens by fused kernels, from the second stage on behind DeepEP and in one product.
+    Turbo's DeepEP takes the place of every dispatcher.
+    """
+    said = {key.name: key for key in options}
+    stage, switch = said.get("turbo_sync_free_moe_stage"), said.get(SWITCH)
+    if switch is None or switch.value is not True:
+        return options
+    if stage is not None and isinstance(stage.value, int) and stage.value > 0:
+        switched = {"moe_permute_fusion": True} | ({"use_turbo_deepep": True, "use_turbo_grouped_gemm": True} if stage.value > 1 else {})
+        options = [key for key in options if key.name not in switched]
+        options += [replace(stage, name=name, value=value, original=stage.value) for name, value in switched.items()]
+    deepep = next((key for key in options if key.name == "use_turbo_deepep" and key.value is True), None)
+    if deepep is None:
+        return options
+    units = said.get("turbo_deepep_num_cu")
+    units = Key("", "turbo_deepep_num_cu of Primus's primus_turbo.yaml", TURBO_UNITS, "primus_turbo.yaml") if units is None else units
+    own = {"use_turbo_deepep", "turbo_deepep_num_cu", "moe_token_dispatcher_type", "moe_flex_dispatcher_backend"}
+    return [
+        *(key for key in options if key.name not in own),
+        replace(deepep, name="moe_token_dispatcher_type", value="flex", original=deepep.value),
+        replace(deepep, name="moe_flex_dispatcher_backend", value="deepep", original=deepep.value),
+        replace(units, name="moe_flex_dispatcher_num_sms"),
+    ]
+
+
+def _forced_balance(draft: ImportDraft, source: Source) -> None:
+    """Even loads: DeepEP sends tokens to the experts in turn, unless they are drawn (core/extensions/primus_turbo.py)."""
+    forced, kind = source.get("moe_router_force_load_balancing"), source.get("moe_router_force_load_balancing_type")
+    deepep = draft.value("parallel.expert.dispatcher") == "deepep"
+    overlap = source.of("parallel.expert.shared_overlap")
+    if deepep and overlap is not None and draft.value("parallel.expert.shared_overlap"):
+        hint = "write moe_shared_expert_overlap: false"
+        draft.errors.append(overlap.finding("Primus-Turbo's DeepEP has no shared expert beside it", hint))
+    if draft.flag(forced) and deepep and (kind is None or kind.text == "even"):
+        draft.write("parallel.expert.routing", "round-robin", forced, kind)
+    else:
+        draft.harmless(kind, "parsim's loads are even")
 
 
 def _with_default(key: Key) -> Key:

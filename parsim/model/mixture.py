@@ -317,7 +317,7 @@ class Combine(Layer):
 
 def routing(operator: Dispatch | Combine, at: Workload) -> Routing:
     """Where the tokens of a layer go."""
-    return Routing(operator.experts, operator.top_k, at.expert, at.expert_width, *operator.groups)
+    return Routing(operator.experts, operator.top_k, at.expert, at.expert_width, *operator.groups, in_turn=at.experts_in_turn)
 
 
 def mixture_of_experts(  # noqa: PLR0913 - the sizes and options of one layer

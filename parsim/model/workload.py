@@ -82,6 +82,8 @@ class Workload:
     """rows that a rank sends over its token copies: less where some are dropped, more where experts' rows are filled up"""
     expert_tensor: int = 0
     """ranks that share the width of every expert; 0: as many as `tensor`"""
+    experts_in_turn: bool = False
+    """token t visits experts t k to t k + k - 1 (`parsim.routing.Routing.in_turn`)"""
     dispatcher: str = "alltoall"
     """how tokens reach the ranks of their experts: alltoall | allgather | deepep | hybridep"""
     dispatch_fp8: bool = False

@@ -52,6 +52,7 @@ from parsim.parallel.shared_overlap_findings import shared_overlap_findings
 from parsim.parallel.training import Training
 
 _SIZE, _TENSOR, _CAPACITY = "parallel.expert.size", "parallel.expert.tensor", "parallel.expert.capacity_factor"
+_ROUTING = "parallel.expert.routing"
 _STRATEGIES = ("none", "ddp", "zero1", "zero2", "fsdp", "hsdp")
 _WEIGHT = 4
 """bytes of a router's weight on the wire"""
@@ -261,15 +262,19 @@ def expert_findings(model: Model, training: Training, parallelism: Parallelism, 
         return findings
     if expert.fused_mlp and (findings := _fused_findings(model, training, parallelism)):
         return findings
-    if not parallelism.exchanges_tokens and expert.imbalance == 1.0 and expert.capacity_factor is None:
+    if not parallelism.exchanges_tokens and expert.imbalance == 1.0 and expert.capacity_factor is None and not expert.in_turn:
         return []
     if shared := shared_layers(model):
         return fully_connected_findings(shared, model, training, parallelism, mesh)
     layers = [operator for operator in model.distinct_operators if isinstance(operator, GroupedLinear)]
     if not layers:
-        asked = {_SIZE: expert.size > 1, _CAPACITY: expert.capacity_factor is not None, _TENSOR: expert.tensor > 0}
+        asked = {
+            _SIZE: expert.size > 1, _CAPACITY: expert.capacity_factor is not None, _TENSOR: expert.tensor > 0, _ROUTING: expert.in_turn,
+        }  # fmt: skip
         path = next((path for path, said in asked.items() if said), "parallel.expert.imbalance")
         return [Finding(f"{model.name} has no experts", path, None, "leave parallel.expert out")]
+    if expert.in_turn and (findings := _in_turn_findings(parallelism)):
+        return findings
     if not parallelism.exchanges_tokens and expert.imbalance == 1.0:
         return []
     if not parallelism.exchanges_tokens:
@@ -288,6 +293,20 @@ def expert_findings(model: Model, training: Training, parallelism: Parallelism, 
     findings += _strategy_findings(parallelism)
     findings += _dispatcher_findings(expert, expert.size * parallelism.expert_width)
     return findings
+
+
+def _in_turn_findings(split: Parallelism) -> list[Finding]:
+    """Where it does not matter that tokens visit the experts in turn, or contradicts their load."""
+    if not split.exchanges_tokens:
+        text, hint = "every rank holds all experts, so tokens visit no other ranks", f"leave it out, or use expert parallelism ({_SIZE})"
+    elif split.expert.dispatcher not in EXCHANGE_SMS:
+        text = f"{split.expert.dispatcher} sends as much wherever the experts of a token are"
+        hint = f"leave it out, or use dispatcher {' or '.join(EXCHANGE_SMS)}"
+    elif split.expert.imbalance != 1.0:
+        text, hint = "experts that are visited in turn get as many tokens each", "leave parallel.expert.imbalance out"
+    else:
+        return []
+    return [Finding(text, _ROUTING, "round-robin", hint)]
 
 
 def _dispatcher_findings(expert: ExpertParallel, ranks: int) -> list[Finding]:

@@ -375,6 +375,7 @@ def plan(
         expert_tensor=parallelism.expert_width,
         expert_imbalance=busiest,
         expert_sent=sent,
+        experts_in_turn=parallelism.expert.in_turn,
         dispatcher=parallelism.expert.dispatcher,
         dispatch_fp8=parallelism.expert.dispatch_dtype == "fp8",
         combine_fp8=parallelism.expert.combine_dtype == "fp8",

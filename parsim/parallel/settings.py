@@ -82,6 +82,8 @@ class ExpertParallel:
     """rows that an expert may get of a rank, over the mean; None: all"""
     pad_to_capacity: bool = False
     """every expert gets so many"""
+    in_turn: bool = False
+    """tokens go to the experts in turn, not where a router sends them"""
     dispatcher: Dispatcher = "alltoall"
     dispatch_dtype: Literal["bf16", "fp8"] = "bf16"
     """type of tokens on their way to the experts; bf16: that of activations"""

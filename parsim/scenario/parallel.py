@@ -188,6 +188,9 @@ class ExpertSection(Section):
     imbalance: Annotated[Any, ImbalanceKind()] = 1.0
     """tokens of the busiest rank over the mean, in every layer; or {zipf: s}: expert number i gets tokens in proportion to i^-s; or
     {histogram: FILE.csv}: counted tokens, rows of layer, expert, tokens"""
+    routing: Annotated[str, Choice(("router", "round-robin"), {"even": "write round-robin"})] = "router"
+    """round-robin: token t goes to experts t k to t k + k - 1 modulo their number, so that it visits few ranks, whatever the router says (a
+    benchmark's forced balance: Primus with DeepEP, moe_router_force_load_balancing)"""
     capacity_factor: Annotated[float | None, Number(0.0, 1000.0, above=True, optional=True)] = None
     """token copies of a rank beyond this multiple of the mean are dropped, expert by expert; none = nothing is dropped"""
     pad_to_capacity: Annotated[bool, Flag()] = False

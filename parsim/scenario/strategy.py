@@ -317,6 +317,7 @@ def _expert(section: ExpertSection, scenario: Scenario) -> ExpertParallel:
         imbalance(section.imbalance, scenario),
         section.capacity_factor,
         section.pad_to_capacity,
+        in_turn=section.routing == "round-robin",
         dispatcher="alltoall" if section.dispatcher == "auto" else cast(Dispatcher, section.dispatcher),
         dispatch_dtype="fp8" if section.dispatch_dtype == "fp8" else "bf16",
         combine_dtype="fp8" if section.combine_dtype == "fp8" else "bf16",

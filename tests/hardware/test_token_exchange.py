@@ -71,6 +71,14 @@ def test_two_machines_with_faster_nvlink_are_no_faster(printed, within):
     assert TOKENS * BF16 * routing.distinct(places) / time / 1e9 == pytest.approx(printed, rel=within)
 
 
+@pytest.mark.parametrize(("multiprocessors", "dispatch", "combine"), [(80, 920, 536), (160, 612, 484)])
+def test_deepep_on_amd_gpus_as_printed(multiprocessors, dispatch, combine):
+    """AMD-AGI/Primus fb0603b, agent/workspace/qwen3_fp8_tw_gfx950_20261010/logs/optimize.md [us]: 8 MI355X, 32,768 tokens in turn."""
+    routing = Routing(128, 8, 8, in_turn=True)
+    cost = token_exchange_cost(shipped("mi355x-8"), tuple(range(8)), 32768 * 4096, TokenExchange("deepep", routing, multiprocessors))
+    assert cost.time * 1e6 == pytest.approx((dispatch + combine) / 2, rel=0.03)
+
+
 @pytest.mark.parametrize(("ranks", "dispatch", "combine"), [(8, 764, 737), (16, 707, 666), (24, 666, 640), (32, 642, 605), (36, 632, 597)])
 def test_hybridep_in_a_rack_as_printed(ranks, dispatch, combine):
     """docs/README_Hybrid-EP.md, GB200, eight experts on a rank, 32 multiprocessors, kernels only [GB/s]."""

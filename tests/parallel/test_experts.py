@@ -362,6 +362,10 @@ class TestSteps:
          "put tensor first", "parallel.order"),
         ({"expert": {"size": 8, "pad_to_capacity": True}}, "but none is given", "parallel.expert.pad_to_capacity"),
         ({"expert": {"imbalance": 1.5}}, "every rank holds all experts", "parallel.expert.imbalance"),
+        ({"expert": {"routing": "round-robin"}}, "tokens visit no other ranks", "parallel.expert.routing"),
+        ({"expert": {"size": 8, "routing": "round-robin"}}, "use dispatcher deepep or hybridep", "parallel.expert.routing"),
+        ({"expert": {"size": 8, "dispatcher": "deepep", "routing": "round-robin", "imbalance": 1.5}},
+         "get as many tokens each; leave parallel.expert.imbalance out", "parallel.expert.routing"),
     ],
 )  # fmt: skip
 def test_what_does_not_go(change, text, path):

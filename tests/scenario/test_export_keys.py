@@ -55,6 +55,10 @@ TITAN_RECIPE = (
     "training.optimizer={name: adam, implementation: foreach, clip_gradients: false}", "training.dropout=0.2", "training.attention=flash2",
     "training.recompute={one_in: 2}", "training.data_loading=1 ms",
 )  # fmt: skip
+DEEPEP = (
+    "parallel.expert={size: 4, tensor: 1, dispatcher: deepep, sms: 24, dispatch_dtype: fp8, combine_dtype: bf16}",
+    "parallel.expert.routing=round-robin",
+)
 EXPERTS: dict[str, Any] = {**LLAMA, "model": "qwen3-30b-a3b"}
 FUSED_EXPERTS = (
     "cluster.topology=hgx-b200", "training.precision={preset: fp8, recipe: mxfp8}",
@@ -77,14 +81,14 @@ ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
             MIXTURE,
             ("parallel.expert={size: 4, tensor: 2, imbalance: 1.2, capacity_factor: 1.5, pad_to_capacity: true, batch_overlap: true}",),
         ),
-        (MIXTURE, ("parallel.expert={size: 4, tensor: 1, dispatcher: deepep, sms: 24, dispatch_dtype: fp8, combine_dtype: bf16}",)),
+        (MIXTURE, DEEPEP),
         (MIXTURE, FUSED_EXPERTS),
         (MIXTURE, ("parallel.expert={size: 4, tensor: 1, permute_fusion: false}",)),
         (WITH_SHARED, ("parallel.expert={size: 4, tensor: 1, shared_overlap: true}",)),
     ],
     "deepspeed": [
         (WITH_SHARED, ("parallel.expert={size: 4, tensor: 1, shared_overlap: true}",)),
-        (MIXTURE, ("parallel.expert={size: 4, tensor: 1, dispatcher: deepep, sms: 24, dispatch_dtype: fp8, combine_dtype: bf16}",)),
+        (MIXTURE, DEEPEP),
         (
             MIXTURE,
             ("parallel.expert={size: 4, tensor: 1, imbalance: 1.2, capacity_factor: 1.5, pad_to_capacity: true, batch_overlap: true}",),
@@ -136,7 +140,7 @@ ACCEPTED: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
         ({**LLAMA, "parallel": {"data": {"strategy": "zero2"}}}, ("parallel.data.overlap_gather=true",)),
         (LLAMA, ("training.loss={kernel: eager, chunks: 4}",)),
         (EXPERTS, ("parallel.expert={size: 4, imbalance: 1.2, capacity_factor: 1.5, pad_to_capacity: true, batch_overlap: true}",)),
-        (EXPERTS, ("parallel.expert={size: 4, tensor: 1, dispatcher: deepep, sms: 24, dispatch_dtype: fp8, combine_dtype: bf16}",)),
+        (EXPERTS, DEEPEP),
         ({**EXPERTS, "model": "deepseek-v2-lite"}, ("parallel.expert={size: 4, shared_overlap: true}",)),
     ],
 }
@@ -166,10 +170,19 @@ EVERYWHERE = {
     "training.image_size",
 }
 ELSEWHERE = {
-    "megatron": {*FACTORS, "training.finetune.*", "training.loss.chunks", "parallel.data.shard_size", "training.offload.*", *PLUS_PLUS},
+    "megatron": {
+        "parallel.expert.routing",
+        *FACTORS,
+        "training.finetune.*",
+        "training.loss.chunks",
+        "parallel.data.shard_size",
+        "training.offload.*",
+        *PLUS_PLUS,
+    },
     "deepspeed": {
         *MUON,
         *FACTORS,
+        "parallel.expert.routing",
         "parallel.expert.fused_mlp",
         "parallel.expert.permute_fusion",
         "parallel.expert.paged_stash",
@@ -200,6 +213,7 @@ ELSEWHERE = {
         "parallel.expert.dispatch_dtype",
         "parallel.expert.combine_dtype",
         "parallel.expert.sms",
+        "parallel.expert.routing",
         "parallel.expert.fused_mlp",
         "parallel.expert.permute_fusion",
         "parallel.expert.paged_stash",
@@ -209,6 +223,7 @@ ELSEWHERE = {
         *MUON,
         *FACTORS,
         "training.finetune.*",
+        "parallel.expert.routing",
         "parallel.expert.fused_mlp",
         "parallel.expert.permute_fusion",
         "parallel.expert.paged_stash",

@@ -6,6 +6,7 @@ import pytest
 from exports import GPT, arguments, exported, notes
 from training_samples import DATA, GIVEN, from_text, of_kind, values
 
+from parsim.errors import ScenarioError
 from parsim.interop.import_draft import ImportedScenario
 
 PATH = "parallel.expert.permute_fusion"
@@ -19,6 +20,7 @@ modules:
     model: {model}.yaml
     overrides: {{micro_batch_size: 2, global_batch_size: 64, seq_length: 4096, expert_model_parallel_size: {ranks}, {more}}}
 """
+TURBO_DEEPEP, FORCED = "enable_primus_turbo: true, use_turbo_deepep: true", "moe_router_force_load_balancing: true"
 MIXTURE = {**GPT, "model": "mixtral-8x7b", "parallel": {"expert": {"size": 8, "tensor": 1}, "data": {"strategy": "zero1"}}}
 
 
@@ -69,11 +71,11 @@ def test_a_configuration_of_nemo(more: str, said: bool | None) -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("mock_data: true", None),
+        ("mock_data: true", True),
         ("moe_permute_fusion: false", False),
         ("moe_permute_fusion: true", True),
-        ("moe_permute_fusion: false, turbo_sync_free_moe_stage: 1", True),
-        ("moe_permute_fusion: false, turbo_sync_free_moe_stage: 0", False),
+        ("moe_permute_fusion: false, enable_primus_turbo: true, turbo_sync_free_moe_stage: 1", True),
+        ("moe_permute_fusion: false, enable_primus_turbo: true, turbo_sync_free_moe_stage: 0", False),
     ],
 )
 def test_an_experiment_of_primus(more: str, said: bool | None) -> None:
@@ -81,7 +83,46 @@ def test_an_experiment_of_primus(more: str, said: bool | None) -> None:
     assert values(primus(more=more)).get(PATH) is said
 
 
-@pytest.mark.parametrize(("more", "said"), [("use_turbo_grouped_gemm: true", "single"), ("use_turbo_grouped_gemm: false", None)])
+@pytest.mark.parametrize(
+    ("model", "more", "said"),
+    [
+        ("deepseek_v2_lite", "mock_data: true", ("alltoall", None, True, None)),
+        ("qwen3_30B_A3B", "mock_data: true", ("alltoall", None, None, None)),
+        ("deepseek_v2_lite", "moe_token_dispatcher_type: allgather", ("allgather", None, True, None)),
+        ("deepseek_v2_lite", "use_turbo_deepep: true", ("alltoall", None, True, None)),
+        ("qwen3_30B_A3B", TURBO_DEEPEP, ("deepep", 32, None, None)),
+        (
+            "deepseek_v2_lite",
+            f"{TURBO_DEEPEP}, turbo_deepep_num_cu: 64, moe_shared_expert_overlap: false, {FORCED}",
+            ("deepep", 64, False, "round-robin"),
+        ),
+        (
+            "qwen3_30B_A3B",
+            f"enable_primus_turbo: true, turbo_sync_free_moe_stage: 2, {FORCED}, moe_router_force_load_balancing_type: uniform",
+            ("deepep", 32, None, None),
+        ),
+        ("qwen3_30B_A3B", FORCED, ("alltoall", None, None, None)),
+    ],
+)
+def test_how_tokens_of_primus_reach_their_experts(model: str, more: str, said: tuple[object, ...]) -> None:
+    """Primus-Turbo's DeepEP replaces the dispatcher, and where balance is forced sends tokens to the experts in turn."""
+    found = values(primus(model, more=more))
+    assert tuple(found.get(f"parallel.expert.{key}") for key in ("dispatcher", "sms", "shared_overlap", "routing")) == said
+
+
+def test_deepep_of_primus_has_no_shared_expert_beside_it() -> None:
+    with pytest.raises(ScenarioError, match=r"write moe_shared_expert_overlap: false"):
+        primus(more=TURBO_DEEPEP)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("enable_primus_turbo: true, use_turbo_grouped_gemm: true", "single"),
+        ("use_turbo_grouped_gemm: true", None),
+        ("enable_primus_turbo: true, use_turbo_grouped_gemm: false", None),
+    ],
+)
 def test_one_kernel_for_all_experts_of_a_rank(more: str, said: str | None) -> None:
     """Primus-Turbo's grouped GEMM; Transformer Engine launches one for every expert."""
     assert values(primus(more=more)).get("parallel.expert.grouped_gemm") == said

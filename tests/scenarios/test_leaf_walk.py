@@ -266,6 +266,9 @@ LEAVES: dict[str, Leaf] = {
     "parallel.expert.tensor": leaf(2, 4, same={"auto": None, 1: None}, model=MIXTURE),
     "parallel.expert.imbalance.zipf": leaf(0.5, 1.0, model=MIXTURE, parallel__expert__size=2),
     "parallel.expert.imbalance.histogram": leaf(COUNTED, model=MIXTURE, parallel__expert__size=2),
+    "parallel.expert.routing": leaf(
+        "round-robin", same={"router": None}, model=MIXTURE, parallel__expert={"size": 2, "dispatcher": "deepep"}
+    ),
     "parallel.expert.capacity_factor": leaf(0.5, same={2.0: None}, model=MIXTURE, parallel__expert__size=2),
     "parallel.expert.shared_overlap": leaf(
         True, model=MIXTURE | {"experts": {"count": 4, "top_k": 2, "shared": 512}}, parallel__expert__size=2

@@ -22,6 +22,11 @@ request 588), each a mean over dispatch and combine:
   bf16 (branch hybrid-ep, docs/README_Hybrid-EP.md; 32 to 117 us, more with more ranks)
 - over machines 89 us: 2 x 8 B300, 133 and 46 us (issue 590)
 
+On AMD GPUs (Primus-Turbo's port) multiprocessors copy tokens into the peers' buffers and out of their own at a rate that shows beside the
+links': 32,768 tokens of 2,048 bf16 values, each to one of eight MI355X in turn, take dispatch and combine 728 us in the mean with 80
+multiprocessors and 548 us with 160 (AMD-AGI/Primus fb0603b, agent/workspace/qwen3_fp8_tw_gfx950_20261010/logs/optimize.md: 920 and 536,
+612 and 484 us). Of that are 69 us before the bytes move and 335 us the links; the rest is 134 MB at 5.2 and 5.8 GB/s per multiprocessor.
+
 Passing on: two machines with 450 GB/s of NVLink got no further than two H800 machines with 200 (141 GB/s): 146 GB/s on H100
 (pull request 181), 134 and 145 GB/s on H200 (issue 493), own rank included, 24 multiprocessors. Later versions pass on more (DeepEP V2: 90
 instead of 43 GB/s printed on two machines, README.md). The host's wait for the counts is an operation of the step, not of the kernels.
@@ -51,6 +56,8 @@ class ExpertKernels(NamedTuple):
     """most that a rank passes on to the ranks of its machine, itself included; 0: as much as NVLink takes [B/s]"""
     once: bool = False
     """a token goes to every machine once, whatever the number of its experts there"""
+    copied: float = 0.0
+    """what a multiprocessor of an AMD GPU copies besides; 0: copies do not show [B/s]"""
     known: str = ""
     """what to say of the latency"""
 
@@ -61,7 +68,7 @@ class ExpertKernels(NamedTuple):
 
 KERNELS = {
     "deepep": ExpertKernels(
-        69e-6, 96e-6, 0.995, 0.9, own=True, passing=145e9, once=True,
+        69e-6, 96e-6, 0.995, 0.9, own=True, passing=145e9, once=True, copied=5.5e9,
         known="69 us in one machine, 96 us over machines before the bytes move, without the host's wait for the counts",
     ),
     "deepep-low-latency": ExpertKernels(25e-6, 25e-6, 0.93, 0.88, known="25 us before the bytes move"),

@@ -68,7 +68,10 @@ def token_exchange_cost(cluster: Cluster, group: tuple[int, ...], size: int, how
         share = kernels.nvlink * (1 - 1 / each if kernels.own else 1)
         inside = _flow(cluster, pairs, size * routing.visited() / each, share, 0.0)
         passed = kernels.passing / each if kernels.passing and len(machines) > 1 else math.inf
-        flows.append(inside._replace(cap=min(inside.cap, passed)))
+        rate = min(inside.cap, passed)
+        if kernels.copied and cluster.device(group[0]).architecture.startswith("cdna"):
+            rate = 1 / (1 / rate + each / (how.multiprocessors * kernels.copied))
+        flows.append(inside._replace(cap=rate))
     return CollectiveCost(kernels.before(machines=len(machines)), tuple(flows) if size else (), how.kernels, "none", how.multiprocessors)
 
 
