@@ -16,6 +16,7 @@ from parsim.model.exchange import ExpertExchange
 from parsim.model.linear import Linear, product_casts, saved_input
 from parsim.model.model import Layer, Operator, Parameter, Save, Work
 from parsim.model.paged_stash import headroom, kept
+from parsim.model.permutation import SortedRows
 from parsim.model.workload import Split, Workload, dispatched, expert_shard
 from parsim.routing import Routing
 
@@ -133,6 +134,9 @@ class Dispatch(Layer):
             if at.exchanges_tokens:
                 saves += (Save(f"{self.name}.chosen_from", exchange.permutation.chosen_from),)
         elif not at.exchanges_tokens:
+            if not at.fused:
+                ordered = SortedRows(at.local_tokens, copies, self.hidden * at.element)
+                return Work(ordered.copied, ordered.added, (), output, (source, -1), saves)
             kernel = Memory(2 * output)
             return Work((kernel,), (kernel,), (), output, (source, -1), saves)
         leaving, returning = exchange.leaving, exchange.returning
@@ -311,6 +315,12 @@ class Combine(Layer):
             return Work(
                 returning.kernels, leaving.kernels, (), output, (source, 4 * choice), saves,
                 forward_temporary=returning.buffers, backward_temporary=leaving.buffers,
+            )  # fmt: skip
+        if not at.fused:
+            ordered = SortedRows(at.local_tokens, dispatched(at, self.top_k), self.hidden * at.element)
+            return Work(
+                ordered.summed, ordered.spread, (), output, (source, 4 * choice), saves,
+                forward_temporary=2 * source, backward_temporary=2 * source,
             )  # fmt: skip
         return Work((Memory(source + output),), (Memory(2 * source + output),), (), output, (source, 4 * choice), saves)
 

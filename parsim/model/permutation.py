@@ -1,4 +1,6 @@
-"""Tokens in order of their experts, and sums of their results, by PyTorch's operations (Megatron-LM without --moe-permute-fusion).
+"""Tokens in order of their experts, and sums of their results, by PyTorch's operations.
+
+First Megatron-LM without --moe-permute-fusion, then transformers (`SortedRows`).
 
 Megatron-LM (megatron/core/transformer/moe/moe_utils.py: permute, unpermute; fused, all of it is one kernel of Transformer Engine each way),
 T tokens, a map of T x E booleans, R rows of h values:
@@ -116,3 +118,52 @@ def chunks_sorted(rows: int, width: int, chunks: int, *, weights: bool) -> Memor
     So with their `weights`. A kernel takes 128 chunks (ATen: native/cuda/Shape.cu, CAT_ARRAY_BATCH_SIZE).
     """
     return Memory(2 * rows * (width + weights * WEIGHT), launches=(1 + weights) * -(-chunks // 128))
+
+
+# transformers
+
+
+INTEGER = 8
+SORTED, SORT_LAUNCHES = 8 * 4 * INTEGER, 11
+"""torch.sort of numbers and their places: bytes for each of eight passes that read and write both, and kernels (CUB's radix sort)"""
+PLACED, PLACE_LAUNCHES = 3 * 4 * INTEGER + 4 * INTEGER, 9
+"""what index_put_ does before it adds rows at places that repeat: offsets and numbers made, a sort of 17 to 24 bits (three passes)"""
+
+
+@dataclass(frozen=True, slots=True)
+class SortedRows:
+    """Rows that transformers sorts by their experts and back, each `width` bytes (integrations/moe.py, grouped_mm_experts_forward, 5.23).
+
+    Every operation with what it reads and writes. index_put_ adds rows one place after another, which may take longer than its bytes.
+    Up to transformers 5.17 rows of experts elsewhere were masked, too, although there were none: 14 times the bytes of these rows and 16
+    times those of the activation's, which are not counted.
+    """
+
+    tokens: int
+    rows: int
+    width: int
+
+    @property
+    def copied(self) -> tuple[Memory, ...]:
+        """Experts sorted; tokens, weights and offsets in that order: a quotient, a gather, a cast, a histogram and its sum; rows."""
+        order = Memory((SORTED + 8 * INTEGER) * self.rows, launches=SORT_LAUNCHES + 7)
+        return order, Memory(2.0 * self.rows * self.width)
+
+    @property
+    def added(self) -> tuple[Memory, ...]:
+        """Gradients of weights and tokens: zeros, to which rows are added."""
+        order = Memory((2 * PLACED + 4 * INTEGER) * self.rows, launches=2 * PLACE_LAUNCHES + 2)
+        return order, Memory((self.rows + 3.0 * self.tokens) * self.width, launches=2)
+
+    @property
+    def summed(self) -> tuple[Memory, ...]:
+        """Results weighted, put back in the order of tokens, which is made for it, and summed."""
+        order = Memory(4.0 * INTEGER * self.rows, launches=3)
+        return order, Memory((5.0 * self.rows + self.tokens) * self.width, launches=3)
+
+    @property
+    def spread(self) -> tuple[Memory, ...]:
+        """Gradients of results and of their weights: the sum's copied to every row, zeros, to which they are added, and three products."""
+        order = Memory(PLACED * self.rows, launches=PLACE_LAUNCHES)
+        back = (1 + 1 + 3) * self.rows + self.tokens
+        return order, Memory(float(back * self.width), launches=3), Memory(6.0 * self.rows * self.width, launches=3)

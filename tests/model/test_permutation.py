@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from parsim.kernel import Memory
@@ -81,6 +83,41 @@ class TestKernels:
         """160 experts of eight ranks: two kernels for rows, two for weights."""
         assert chunks_sorted(100, 1000, 160, weights=True) == Memory(2 * 100 * 1004, launches=4)
         assert chunks_sorted(100, 1000, 160, weights=False) == Memory(2 * 100 * 1000, launches=2)
+
+
+class TestTransformers:
+    """grouped_mm_experts_forward of transformers 5.23 and what autograd makes of it, operation by operation: (elements read, written)."""
+
+    FORWARD = (("gather", 1, 1), ("weighted", 1, 1), ("gather", 1, 1), ("sum", 1, 1 / TOP_K))
+    BACKWARD = (
+        ("expanded", 1 / TOP_K, 1), ("zeros", 0, 1), ("put", 2, 1), ("weights' product", 2, 1), ("sum", 1, 0), ("rows' product", 1, 1),
+        ("zeros", 0, 1 / TOP_K), ("put", 1 + 1 / TOP_K, 1 / TOP_K),
+    )  # fmt: skip
+
+    def works(self, **changed):
+        eager = replace(at(expert=1, fused=True), **changed)
+        parts = (("x", "choice"), ("down", "choice"))
+        return [kind("k", inputs, "y", HIDDEN, TOP_K, EXPERTS).work(eager) for kind, inputs in zip((Dispatch, Combine), parts, strict=True)]
+
+    def test_rows(self):
+        dispatch, combine = self.works(fused=False)
+        for kernels, operations in (
+            ((*dispatch.forward, *combine.forward), self.FORWARD),
+            ((*combine.backward_input, *dispatch.backward_input), self.BACKWARD),
+        ):
+            wide = [kernel for kernel in kernels if kernel.bytes > 1000 * ROWS]
+            assert sum(kernel.launches for kernel in wide) == len(operations)
+            assert sum(kernel.bytes for kernel in wide) == pytest.approx(ROW * ROWS * sum(read + wrote for _, read, wrote in operations))
+
+    def test_numbers(self):
+        """A sort of 8 B and their places in eight passes, sorts in three before rows are added: nearly nothing to move, and 50 launches."""
+        kernels = [k for work in self.works(fused=False) for k in (*work.forward, *work.backward_input) if k.bytes <= 1000 * ROWS]
+        assert sum(kernel.bytes for kernel in kernels) < ROW * ROWS
+        assert sum(kernel.launches for kernel in kernels) == 18 + 20 + 3 + 9
+
+    def test_fused(self):
+        dispatch, combine = self.works(fused=True)
+        assert [len(part) for work in (dispatch, combine) for part in (work.forward, work.backward_input)] == [1, 1, 1, 1]
 
 
 class TestKept:
