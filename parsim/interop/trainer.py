@@ -28,7 +28,7 @@ from parsim.interop.import_sections import (
 from parsim.interop.keys import Key, KeyTable, Source, key_table, of_document
 from parsim.interop.llama_factory import type_of_the_model, write_factory
 from parsim.interop.objective import write_objective
-from parsim.interop.peft import write_own_adapters, write_peft
+from parsim.interop.peft import asks_for_adapters, write_own_adapters, write_peft
 from parsim.interop.policy import (
     TRL,
     PolicyRules,
@@ -122,6 +122,8 @@ def read_trainer(
         length = write_length(draft, job.source, factory=factory)
         _batch(draft, job)
     _strategy(draft, job, sizes)
+    if policy is None and versions is None and dialect.table == "huggingface" and not (factory or chat):
+        _remark_on_types(draft, job.source)
     _optimizer(draft, job)
     write_switches(draft, job.source)
     if factory:
@@ -313,6 +315,18 @@ def _strategy(draft: ImportDraft, job: Arguments, sizes: TransformerSizes | None
             draft.write("parallel.data.strategy", "ddp", note="neither fsdp nor deepspeed")
             draft.write("software.profile", "pytorch-2")
         accelerate.write_reduction(draft)
+
+
+def _remark_on_types(draft: ImportDraft, source: Source) -> None:
+    """Weights of a script that says no type: transformers 5 loads what the file holds; FSDP makes fp32 of what is trained (accelerate)."""
+    whole = draft.value("parallel.data.strategy") in (None, "ddp")
+    said = source.of("training.precision.loaded") is not None or asks_for_adapters(source)
+    if draft.value("training.precision") == "amp-bf16" and whole and not said:
+        draft.remark(
+            "from_pretrained(dtype=None) loads fp32 weights before transformers 5, and since then the type of the file, bf16 of almost all",
+            "training.precision",
+            "write pure-bf16 where it does: half the memory of weights, gradients and optimizer",
+        )
 
 
 def _with_fsdp_file(draft: ImportDraft, keys: list[Key]) -> list[Key]:

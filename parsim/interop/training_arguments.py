@@ -74,6 +74,9 @@ def write_autocast(draft: ImportDraft, source: Source, asked: tuple[str, Key] | 
     loaded, tf32, eight, pure = (source.of(f"training.precision.{name}") for name in ("loaded", "tf32", "fp8", "pure-bf16"))
     kind = source.table.rows["training.precision.loaded"].ours(str(loaded.value)) if loaded is not None else None
     mixed = key_table("accelerate").rows["training.precision"].ours(asked[0]) if asked is not None else None
+    if loaded is not None and loaded.value == "auto" and (asked is None or asked[0] == "bf16") and not asks_for_adapters(source):
+        kind = "bf16"
+        draft.remark("a model's weights are taken as bfloat16, as almost all are", "training.precision", f"say {loaded.name}")
     used: list[Key | None] = []
     if eight is not None and draft.flag(eight):
         preset, used = "fp8", [eight, asked[1] if asked else None]
@@ -116,7 +119,9 @@ def write_optimizer(draft: ImportDraft, source: Source) -> None:
         draft.write("training.optimizer.name", "adafactor", old)
         draft.harmless(kind, "adafactor counts")
     elif kind is None:
-        draft.write("training.optimizer.name", "adamw", note="adamw_torch if not given")
+        note = "adamw_torch_fused if not given (transformers 4.54 with PyTorch 2.8; before that adamw_torch)"
+        draft.write("training.optimizer.name", "adamw", note=note)
+        draft.write("training.optimizer.implementation", "fused", note=note)
     elif (meant := row.ours(str(kind.value))) is not None:
         name, _, implementation = meant.partition(" ")
         draft.write("training.optimizer.name", name, kind)

@@ -75,7 +75,7 @@ def test_an_update_of_trl() -> None:
         "gradient_accumulation": 4,
         "objective": "grpo-on-policy",
         "precision": "amp-bf16",
-        "optimizer": {"name": "adamw", "clip_gradients": True},
+        "optimizer": {"name": "adamw", "implementation": "fused", "clip_gradients": True},
         "recompute": "full",
     }
     assert not [fate for fate in read.fates if fate.kind in ("unknown", "not modelled")]

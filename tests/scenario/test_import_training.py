@@ -32,6 +32,7 @@ LLAMA = {
     "model.position": "rotary", "model.mlp": 14336, "model.hidden": 4096, "model.layers": 32, "model.heads": 32, "model.kv_heads": 8,
 }  # fmt: skip
 TRAINER = {"training.optimizer.name": "adamw", "training.optimizer.clip_gradients": True}
+ARGUMENTS = {**TRAINER, "training.optimizer.implementation": "fused"}
 DSA = "--experimental-attention-variant dsa --dsa-indexer-topk 2048 --dsa-indexer-head-dim 128"
 EXPECTED: dict[str, dict[str, Any]] = {
     "megatron-gpt3-175b.sh": {
@@ -128,7 +129,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "parallel.data.accumulate": "no_sync",
     },
     "trainer-run-clm.sh": {
-        **TRAINER, "model": "meta-llama/Llama-2-7b-hf", "cluster.topology": "dgx-a100-80gb", "cluster.nodes": 2, "cluster.gpus": 16,
+        **ARGUMENTS, "model": "meta-llama/Llama-2-7b-hf", "cluster.topology": "dgx-a100-80gb", "cluster.nodes": 2, "cluster.gpus": 16,
         "cluster.collectives.algorithm": "ring", "training.sequence_length": 4096, "training.micro_batch": 1,
         "training.gradient_accumulation": 4, "training.precision": "amp-bf16", "training.recompute": "full", "training.attention": "flash2",
         "training.loss.kernel": "fused", "training.loss.chunks": 8, "parallel.data.strategy": "fsdp", "parallel.data.unit": "layer",
@@ -136,21 +137,22 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "parallel.data.accumulate": "no_sync", "parallel.data.fsdp_version": 1,
     },
     "trainer-deepspeed.yaml": {
-        **TRAINER, "model": "meta-llama/Llama-2-13b-hf", "cluster.topology": "dgx-a100-80gb", "training.sequence_length": 2048,
+        **ARGUMENTS, "model": "meta-llama/Llama-2-13b-hf", "cluster.topology": "dgx-a100-80gb", "training.sequence_length": 2048,
         "training.micro_batch": 4, "training.gradient_accumulation": 8, "training.precision": "bf16", "training.recompute": "full",
         "training.optimizer.implementation": "foreach", "training.offload.optimizer": "cpu", "training.offload.parameters": "cpu",
         "parallel.data.strategy": "zero3", "parallel.data.overlap_reduce": False, "parallel.data.prefetch": 1,
         "parallel.data.limit_gathers": 3, "software.profile": "deepspeed",
     },
     "llama-factory-lora.yaml": {
-        **TRAINER, "model": "Qwen/Qwen3-4B", "cluster.topology": "1x rtx-4090", "training.sequence_length": 2048, "training.micro_batch": 1,
+        **ARGUMENTS, "model": "Qwen/Qwen3-4B", "cluster.topology": "1x rtx-4090", "training.sequence_length": 2048,
+        "training.micro_batch": 1,
         "training.gradient_accumulation": 8, "training.precision": "amp-bf16", "training.recompute": "full",
         "training.finetune.method": "lora", "training.finetune.rank": 8, "training.finetune.targets": "all-linear",
         "parallel.data.strategy": "ddp", "software.profile": "pytorch-2",
         "parallel.data.accumulate": "no_sync",
     },
     "llama-factory-qlora.yaml": {
-        **TRAINER, "model": "meta-llama/Meta-Llama-3-8B-Instruct", "cluster.topology": "4x a100-80gb", "training.sequence_length": 1024,
+        **ARGUMENTS, "model": "meta-llama/Meta-Llama-3-8B-Instruct", "cluster.topology": "4x a100-80gb", "training.sequence_length": 1024,
         "training.micro_batch": 2, "training.gradient_accumulation": 4, "training.precision": "amp-bf16", "training.recompute": "full",
         "training.attention": "flash2", "training.finetune.method": "qlora", "training.finetune.rank": 16,
         "training.finetune.targets": ["q_proj", "v_proj"], "training.finetune.dropout": 0.05, "training.finetune.base": "nf4",
@@ -158,14 +160,14 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "parallel.data.accumulate": "no_sync",
     },
     "llama-factory-full.yaml": {
-        **TRAINER, "model": "Qwen/Qwen2.5-7B", "cluster.topology": "dgx-a100-80gb", "training.sequence_length": 2048,
+        **ARGUMENTS, "model": "Qwen/Qwen2.5-7B", "cluster.topology": "dgx-a100-80gb", "training.sequence_length": 2048,
         "training.micro_batch": 2, "training.gradient_accumulation": 4, "training.precision": "bf16", "training.recompute": "full",
         "training.loss.kernel": "fused", "training.loss.chunks": 32, "training.offload.optimizer": "cpu",
         "training.offload.parameters": "cpu", "parallel.data.strategy": "zero3", "parallel.data.overlap_reduce": False,
         "parallel.data.prefetch": 1, "parallel.data.limit_gathers": 4, "software.profile": "deepspeed", "software.fusion": "fused",
     },
     "llama-factory-freeze.yaml": {
-        **TRAINER, "model": "meta-llama/Meta-Llama-3-8B", "cluster.topology": "8x a100-80gb", "training.sequence_length": 4096,
+        **ARGUMENTS, "model": "meta-llama/Meta-Llama-3-8B", "cluster.topology": "8x a100-80gb", "training.sequence_length": 4096,
         "training.micro_batch": 1, "training.gradient_accumulation": 1, "training.precision": "pure-bf16",
         "training.finetune.method": "freeze", "training.finetune.freeze": {"layers": 24}, "parallel.data.strategy": "ddp",
         "software.profile": "pytorch-2",
@@ -838,6 +840,8 @@ def trainer(**keys: Any) -> dict[str, Any]:
         ({"tf32": True}, {"training.precision": "tf32"}),
         ({"bf16": True, "torch_dtype": "bfloat16"}, {"training.precision": "pure-bf16"}),
         ({"fp16": True}, {"training.precision": "amp-fp16"}),
+        ({"bf16": True}, {"training.precision": "amp-bf16", "training.optimizer.implementation": "fused"}),
+        ({"optim": "adamw_torch"}, {"training.optimizer.name": "adamw", "training.optimizer.implementation": "foreach"}),
         ({"optim": "paged_adamw_8bit"}, {"training.optimizer.name": "adam-8bit"}),
         ({"optim": "adafactor"}, {"training.optimizer.name": "adafactor"}),
         ({"fsdp": "hybrid_shard auto_wrap"}, {"parallel.data.strategy": "hsdp"}),
@@ -869,11 +873,23 @@ def test_checkpoints_that_are_fewer_than_layers() -> None:
     assert deepspeed(tree, model="llama-2-7b")["training.recompute"] == {"every": 4}
 
 
-@pytest.mark.parametrize(("dtype", "kind"), [("auto", "not modelled"), ("float16", "not modelled"), ("float32", "no effect")])
+@pytest.mark.parametrize(("dtype", "kind"), [("float16", "not modelled"), ("float32", "no effect")])
 def test_types_that_weights_are_loaded_in(dtype: str, kind: str) -> None:
     imported = from_text(json.dumps({"output_dir": "x", "torch_dtype": dtype, "bf16": True}), "hf")
     assert next(fate.kind for fate in imported.fates if fate.key.name == "torch_dtype") == kind
     assert values(imported)["training.precision"] == "amp-bf16"
+
+
+def test_weights_of_the_type_of_their_file() -> None:
+    """dtype="auto" is what transformers 5 does where nothing is said; most files are in bfloat16."""
+    said, silent = (from_text(json.dumps({"output_dir": "x", "bf16": True, **more}), "hf") for more in ({"torch_dtype": "auto"}, {}))
+    assert values(said)["training.precision"] == "pure-bf16"
+    assert values(silent)["training.precision"] == "amp-bf16"
+    assert [finding.path for imported in (said, silent) for finding in imported.warnings if "bf" in finding.message] == [
+        "training.precision"
+    ] * 2
+    for more in ({"torch_dtype": "float32"}, {"fsdp": "full_shard auto_wrap"}, {"use_peft": True}, {"fp16": True, "bf16": False}):
+        assert "transformers 5" not in str(from_text(json.dumps({"output_dir": "x", "bf16": True, **more}), "hf").warnings)
 
 
 def test_epochs_need_the_number_of_samples() -> None:
