@@ -57,10 +57,10 @@ LAYER_CLASSES = {
 """family -> class of a layer in huggingface/transformers (retnet, gla, gated-deltanet: fla-org/flash-linear-attention)"""
 
 
-def write_fsdp(draft: ImportDraft, source: Source, switch: Key | None) -> None:
-    """Write strategy, units and prefetching. `switch` is transformers' ``fsdp``."""
+def write_fsdp(draft: ImportDraft, source: Source, switch: Key | None, *, own: bool = False) -> None:
+    """Write strategy, units and prefetching. `switch` is transformers' ``fsdp``; `own`: nothing but transformers reads it."""
     _read_strategy(draft, source, switch)
-    _read_version(draft, source)
+    _read_version(draft, source, own=own)
     _read_units(draft, source, switch)
     offload = source.of("training.offload.parameters")
     words = _words(switch)
@@ -88,8 +88,8 @@ def write_fsdp(draft: ImportDraft, source: Source, switch: Key | None) -> None:
             draft.harmless(key, source.table.reason(source.table.harmless, name))
 
 
-def _read_version(draft: ImportDraft, source: Source) -> None:
-    """FullyShardedDataParallel, which is what accelerate means where nothing is said, or fully_shard."""
+def _read_version(draft: ImportDraft, source: Source, *, own: bool) -> None:
+    """FullyShardedDataParallel, or fully_shard: accelerate's default is the former, and was transformers' until 5.10 (training_args.py)."""
     path = "parallel.data.fsdp_version"
     key = source.of(path)
     number = "1" if key is None else str(key.value)
@@ -97,6 +97,8 @@ def _read_version(draft: ImportDraft, source: Source) -> None:
         draft.errors += [] if key is None else [key.finding(f"there is no version {number} of FSDP", "1 or 2")]
         return
     draft.write(path, int(number), key, note="" if key is not None else "1 if not given")
+    if key is None and own:
+        draft.remark("fully_shard is the default of transformers since 5.10", path, "write 2 where it runs")
 
 
 def _words(switch: Key | None) -> list[str]:

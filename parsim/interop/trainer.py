@@ -306,7 +306,7 @@ def _strategy(draft: ImportDraft, job: Arguments, sizes: TransformerSizes | None
         elif job.accelerate is not None and not own:
             accelerate.write_strategy(draft, job.accelerate, sizes, None, asked, whole=False)
         elif own:
-            write_fsdp(draft, source, fsdp)
+            write_fsdp(draft, source, fsdp, own=True)
             draft.write("software.profile", "pytorch-2")
         else:
             for key in source.keys:

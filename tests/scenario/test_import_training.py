@@ -892,6 +892,14 @@ def test_weights_of_the_type_of_their_file() -> None:
         assert "transformers 5" not in str(from_text(json.dumps({"output_dir": "x", "bf16": True, **more}), "hf").warnings)
 
 
+@pytest.mark.parametrize(("config", "said"), [({}, True), ({"version": 1}, False), ({"version": 2}, False)])
+def test_the_version_of_fsdp(config: dict[str, Any], said: bool) -> None:
+    """transformers 5.10 took fully_shard where its fsdp_config has no version; accelerate's own file means version 1."""
+    imported = from_text(json.dumps({"output_dir": "x", "fsdp": "full_shard auto_wrap", "fsdp_config": config}), "hf")
+    assert values(imported)["parallel.data.fsdp_version"] == config.get("version", 1)
+    assert ("parallel.data.fsdp_version" in [finding.path for finding in imported.warnings]) is said
+
+
 def test_epochs_need_the_number_of_samples() -> None:
     text = '{"output_dir": "x", "num_train_epochs": 2}'
     assert "training.epochs" not in values(from_text(text, "hf"))
