@@ -1,6 +1,7 @@
-"""Commands of verl: its supervised fine-tuning as a scenario, and the updates of its policies (`parsim.interop.verl_policy`).
+"""Commands of verl: its first supervised fine-tuning as a scenario; that by an engine, and updates of policies, have rooms of their own.
 
 volcengine/verl, verl/trainer/fsdp_sft_trainer.py and verl/trainer/config/sft_trainer.yaml: overrides in Hydra's form, ``key=value``.
+See `parsim.interop.verl_engine` and `parsim.interop.verl_policy`.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import write_micro_batch, write_model, write_sequence_length
 from parsim.interop.keys import Key, Source, key_table
 from parsim.interop.processes import write_launched
+from parsim.interop.verl_engine import MODULES as BY_ENGINE
+from parsim.interop.verl_engine import read_engine_tuning
 from parsim.interop.verl_policy import MODULES as POLICY
 from parsim.interop.verl_policy import read_policy_update, settings_keys
 from parsim.interop.verl_workers import write_adapters, write_types
 
-SUPERVISED = ("verl.trainer.fsdp_sft_trainer", "verl.trainer.sft_trainer")
+OF_FSDP = "verl.trainer.fsdp_sft_trainer"
+SUPERVISED = (OF_FSDP, *BY_ENGINE)
 GENERATING = {
     "main_generation": "the generation of answers",
     "main_eval": "an evaluation",
@@ -34,13 +38,16 @@ VERSION = "the version of verl"
 
 
 def read_verl(draft: ImportDraft, call: Invocation) -> None:
-    """Write the scenario of ``verl.trainer.fsdp_sft_trainer`` or of ``verl.trainer.main_ppo``."""
+    """Write the scenario of ``verl.trainer.fsdp_sft_trainer``, ``verl.trainer.sft_trainer`` or ``verl.trainer.main_ppo``."""
     if call.program in POLICY:
         keys = (*settings_keys(draft, call), *overrides(draft, call), *call.options)
         read_policy_update(draft, call, Source(keys, key_table("verl-policy")))
         return
+    if call.program in BY_ENGINE:
+        read_engine_tuning(draft, call)
+        return
     source = Source((*overrides(draft, call), *call.options), key_table("verl"))
-    if call.program not in SUPERVISED:
+    if call.program != OF_FSDP:
         line = call.positional[0].line if call.positional else 1
         word = source.get("algorithm.adv_estimator") or Key(call.program, "python -m", call.program, draft.file, line)
         why = GENERATING.get(call.program.rpartition(".")[2], f"the module {call.program}")

@@ -1,4 +1,4 @@
-"""Megatron's engine under verl's policies: its settings are options of Megatron-LM.
+"""Megatron's engine under verl's policies and fine-tuning: its settings are options of Megatron-LM.
 
 volcengine/verl: verl/trainer/config/engine/megatron.yaml (defaults), verl/utils/megatron_utils.py (DistributedDataParallelConfig: gradients
 in fp32, nothing overlaps), verl/trainer/config/ref/megatron_ref.yaml (the reference model is divided as the actor if nothing is said).
@@ -32,7 +32,7 @@ _BESIDE = (
     "dist_checkpointing_path", "dist_checkpointing_prefix", "dist_ckpt_optim_fully_reshardable",
     "distrib_optim_fully_reshardable_mem_efficient", "load_weight", "seed", "forward_only",
 )  # fmt: skip
-"""what lies on the host while answers are generated, and how weights are loaded"""
+"""what lies on the host between steps, and how weights are loaded"""
 _FUSED = ("masked_softmax_fusion", "bias_dropout_fusion", "persist_layer_norm", "deallocate_pipeline_outputs")
 _NOTHING = ("null", "None")
 _DEFAULTS: dict[str, Any] = {
@@ -52,18 +52,23 @@ def is_megatrons(key: Key) -> bool:
     return key.name.startswith((ACTOR, REFERENCE, OPTIMIZER))
 
 
-def read_engine(draft: ImportDraft, keys: list[Key]) -> None:
-    """Write how the policy is divided, its types, optimizer, recomputation and attention, from the engine's settings."""
-    own = [key for key in keys if key.name.startswith((ACTOR, OPTIMIZER))]
+def read_engine(draft: ImportDraft, keys: list[Key], begins: tuple[str, str] = (ACTOR, OPTIMIZER)) -> None:
+    """Write how the model is divided, its types, optimizer, recomputation and attention, from the engine's settings.
+
+    `begins`: how its own settings begin, and those of its optimizer.
+    """
+    own = [key for key in keys if key.name.startswith(begins)]
     options = []
     for key in own:
-        name = _name(key)
+        name = _name(key, begins)
         if key.value is None or str(key.value) in _NOTHING:
             draft.harmless(key, "not set")
-        elif key.name.removeprefix(ACTOR) in _BESIDE:
-            draft.harmless(key, "what lies on the host while answers are generated, or how weights are loaded")
-        elif name == "use_remove_padding" and draft.flag(key):
-            draft.unmodelled(key, "samples of different length: say the mean one, training.mean_sequence_length")
+        elif key.name.removeprefix(begins[0]) in _BESIDE:
+            draft.harmless(key, "what lies on the host between steps, or how weights are loaded")
+        elif name == "use_remove_padding":
+            if draft.flag(key):
+                draft.unmodelled(key, "samples of different length: say the mean one, training.mean_sequence_length")
+            draft.harmless(key, "samples are padded")
         elif name in _FUSED:
             draft.only_if(key, (True, "True", "true"), "kernels that are not fused", "Megatron-Core's kernels")
         else:
@@ -87,11 +92,11 @@ def read_engine(draft: ImportDraft, keys: list[Key]) -> None:
     _read_reference(draft, own, [key for key in keys if key.name.startswith(REFERENCE)])
 
 
-def _name(key: Key) -> str:
+def _name(key: Key, begins: tuple[str, str]) -> str:
     """What the setting is called in its section."""
-    name = key.name.removeprefix(ACTOR).removeprefix(OPTIMIZER)
-    for section in _SECTIONS:
-        name = name.removeprefix(section)
+    name = key.name
+    for begin in (*begins, *_SECTIONS):
+        name = name.removeprefix(begin)
     return name
 
 

@@ -7,15 +7,21 @@ scenario is one update with its share of those forward passes. Defaults are thos
 
 from __future__ import annotations
 
-from math import prod
-
 from parsim.interop.command import VISIBLE, Invocation, read_environment
 from parsim.interop.hydra import NAMES, PATHS, settings_file
 from parsim.interop.import_draft import ImportDraft
 from parsim.interop.import_sections import Count, counted, write_cluster, write_micro_batch, write_model
 from parsim.interop.keys import Key, Source, key_table, of_document
 from parsim.interop.verl_megatron import is_megatrons, read_engine
-from parsim.interop.verl_workers import write_adapters, write_types
+from parsim.interop.verl_workers import (
+    sample_ranks,
+    write_adapters,
+    write_dynamic,
+    write_products,
+    write_sequence_ranks,
+    write_sharding,
+    write_types,
+)
 from parsim.scenario import files
 
 MODULES = ("verl.trainer.main_ppo", "recipe.dapo.main_dapo")
@@ -50,7 +56,7 @@ def read_policy_update(draft: ImportDraft, call: Invocation, source: Source) -> 
         return
     launch = Source(call.launch, key_table("verl-policy"))
     write_model(draft, source.of("model"))
-    _machines(draft, source, launch)
+    write_machines(draft, source, launch)
     if megatron:
         read_engine(draft, of_engine)
         draft.harmless(source.of("training.recompute"), "Megatron's engine goes by recompute_granularity")
@@ -64,7 +70,7 @@ def read_policy_update(draft: ImportDraft, call: Invocation, source: Source) -> 
     if not megatron:
         _types(draft, source)
         write_adapters(draft, source)
-        _sharding(draft, source)
+        write_sharding(draft, source, ray_gpus(draft, source), "its actor shards everything")
     draft.only_some(source, *source.table.only)
     draft.remark("a step is one update with its forward passes: generating and scoring the answers is not part of it", "training.objective")
     read_environment(draft, call.environment)
@@ -130,7 +136,7 @@ def _refuse_others(draft: ImportDraft, call: Invocation, source: Source, *, mega
     draft.harmless(epochs, "every answer is trained on once")
 
 
-def _machines(draft: ImportDraft, source: Source, launch: Source) -> None:
+def write_machines(draft: ImportDraft, source: Source, launch: Source) -> None:
     """Ray starts a process for every GPU that the trainer asks for."""
     nodes, each = source.get("trainer.nnodes"), source.get("trainer.n_gpus_per_node")
     count = counted(draft, nodes, replaced=draft.given.nodes is not None)
@@ -144,26 +150,14 @@ def _machines(draft: ImportDraft, source: Source, launch: Source) -> None:
 
 def _sequence_ranks(draft: ImportDraft, source: Source) -> None:
     """Ulysses: ranks that share a sample; the forward passes before the update have the actor's."""
-    ranks = source.of("parallel.context.size")
-    size = draft.whole(ranks, 1) if ranks is not None else 1
-    if size is not None and size > 1:
-        draft.write("parallel.context.size", size, ranks)
-        draft.write("parallel.context.method", "ulysses", ranks)
-    draft.harmless(ranks, "every rank has whole samples")
+    size = write_sequence_ranks(draft, source)
     own = source.get("actor_rollout_ref.ref.ulysses_sequence_parallel_size")
     if own is not None and draft.whole(own, 1) != size:
         draft.refuse(own, f"forward passes whose samples are spread over other ranks than the update's ({size})", f"use {size}")
     draft.harmless(own, "as in the update")
 
 
-def _sample_ranks(draft: ImportDraft, source: Source) -> int | None:
-    """Ranks with samples of their own: the GPUs of the job over those of one copy of the model; None where they are no numbers."""
-    world, sizes = _gpus(draft, source), [draft.value(f"parallel.{axis}.size") or 1 for axis in ("tensor", "pipeline", "context")]
-    shared = prod(int(size) for size in sizes)
-    return None if world is None or world % shared else world // shared
-
-
-def _gpus(draft: ImportDraft, source: Source) -> int | None:
+def ray_gpus(draft: ImportDraft, source: Source) -> int | None:
     """GPUs of the job, where they are numbers."""
     nodes, each = source.get("trainer.nnodes"), source.get("trainer.n_gpus_per_node")
     sizes = [draft.given.nodes or NODES if nodes is None or draft.given.nodes else nodes.value, GPUS if each is None else each.value]
@@ -223,16 +217,11 @@ def _micro_batch(draft: ImportDraft, source: Source, length: int | None) -> None
         for key in (each, together):
             draft.harmless(key, "micro-batches are filled with tokens")
         most = draft.whole(tokens, 1) if tokens is not None else TOKENS
-        if most is not None and length is not None:
-            shared = draft.value("parallel.context.size") or 1
-            hold = max(1, most * shared // length)
-            held = f"{most} tokens" if shared == 1 else f"{most} tokens of each of {shared} ranks"
-            note = f"{held} hold {hold} answers of {length}; shorter ones: add mean_sequence_length"
-            draft.write("training.micro_batch", _even(draft, source, hold), dynamic, tokens, note=note)
+        write_dynamic(draft, dynamic, tokens, most, length, sample_ranks(draft, ray_gpus(draft, source)), "answers")
         return
     for key in (dynamic, tokens):
         draft.harmless(key, "micro-batches have a number of answers")
-    ranks, total = _sample_ranks(draft, source), draft.whole(together, 1)
+    ranks, total = sample_ranks(draft, ray_gpus(draft, source)), draft.whole(together, 1)
     if each is None and draft.given.micro_batch is None and total is not None and ranks is not None and total % ranks == 0:
         draft.write("training.micro_batch", total // ranks, together, note=f"{total} / {ranks} ranks with samples of their own")
         return
@@ -250,25 +239,10 @@ def _forward_passes(draft: ImportDraft, source: Source) -> None:
         draft.unmodelled(dynamic, OWN_MICRO_BATCHES)
 
 
-def _even(draft: ImportDraft, source: Source, hold: int) -> int:
-    """The most answers, of at most `hold`, with which the micro-batches of an update are of one size."""
-    batch, ranks = draft.value("training.global_batch"), _sample_ranks(draft, source)
-    if not isinstance(batch, int) or ranks is None or batch % ranks:
-        return hold
-    return next(size for size in range(min(hold, batch // ranks), 0, -1) if batch // ranks % size == 0)
-
-
 def _types(draft: ImportDraft, source: Source) -> None:
     """FSDP's mixed precision in bf16, on weights of the type that is said; AdamW of PyTorch."""
     write_types(draft, source)
-    for products in source.all(f"{ACTOR}.fsdp_config.dtype", f"{ACTOR}.fsdp_config.mixed_precision.param_dtype"):
-        if str(products.value) not in ("bfloat16", "bf16"):
-            draft.refuse(products, f"products in {products.value}", "use bfloat16")
-        draft.harmless(products, "products in bf16")
-    optimizer = source.get(f"{ACTOR}.optim.optimizer")
-    if optimizer is not None and str(optimizer.value) != "AdamW":
-        draft.refuse(optimizer, f"the optimizer {optimizer.value}", "use AdamW")
-    draft.harmless(optimizer, "AdamW of PyTorch")
+    write_products(draft, source, f"{ACTOR}.fsdp_config", f"{ACTOR}.optim.optimizer")
     again = source.of("training.recompute")
     if again is None:
         draft.fill("training.recompute", "full or none: what enable_gradient_checkpointing is if not given depends on the version of verl")
@@ -288,21 +262,3 @@ def _objective(draft: ImportDraft, source: Source) -> None:
         draft.write("training.objective", "grpo-without-reference", loss, reward, note=note)
     for key in (loss, reward):
         draft.harmless(key, "the reference model is there for the other term")
-
-
-def _sharding(draft: ImportDraft, source: Source) -> None:
-    """FSDP over all GPUs, or over ``fsdp_size`` of them with replicas."""
-    size, again, version = (source.of(f"parallel.data.{name}") for name in ("shard_size", "reshard_after_forward", "fsdp_version"))
-    ranks, world = draft.number(size), _gpus(draft, source)
-    shared = ranks is not None and ranks > 0 and (world is None or ranks < world)
-    if shared and ranks is not None:
-        draft.write("parallel.data.strategy", "hsdp", size)
-        draft.write("parallel.data.shard_size", int(ranks), size)
-    else:
-        draft.write("parallel.data.strategy", "fsdp", note="its actor shards everything")
-    draft.harmless(size, "all GPUs share one copy")
-    if version is not None:
-        draft.write("parallel.data.fsdp_version", int(source.table.rows["parallel.data.fsdp_version"].ours(version.value) or 1), version)
-    if again is not None and not draft.flag(again):
-        draft.write("parallel.data.reshard_after_forward", False, again)
-    draft.harmless(again, "weights are dropped after forward")

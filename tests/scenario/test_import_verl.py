@@ -17,6 +17,12 @@ SFT = (
     "data.max_length=2048 model.partial_pretrain=Qwen/Qwen2.5-7B-Instruct trainer.total_epochs=2 optim.lr=1e-5 "
 )
 
+BY_ENGINE = (
+    "torchrun --standalone --nnodes=1 --nproc_per_node=8 -m verl.trainer.sft_trainer data.train_files=a.parquet "
+    "data.max_length=2048 model.path=Qwen/Qwen2.5-7B-Instruct optim.lr=1e-5 "
+)
+OF_MEGATRON = f"{BY_ENGINE} engine=megatron optim=megatron engine.tensor_model_parallel_size=2 engine.pipeline_model_parallel_size=2"
+
 ACTOR = "actor_rollout_ref.actor"
 GRPO = (
     "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=1024 data.max_prompt_length=512 "
@@ -76,6 +82,92 @@ def test_one_override_changes_the_scenario(override: str, path: str, value: obje
     for key in path.split("."):
         holder = holder.get(key) if isinstance(holder, dict) else None
     assert holder == value
+
+
+def test_fine_tuning_by_an_engine_fills_micro_batches_with_tokens() -> None:
+    """8,192 tokens of a GPU hold four samples of 2,048; the data set says nothing of shorter ones."""
+    read = imported(BY_ENGINE)
+    assert read.to_fill == ()
+    assert read.tree["training"] == {
+        "sequence_length": 2048,
+        "global_batch": 256,
+        "micro_batch": 4,
+        "precision": "amp-bf16",
+        "optimizer": {"name": "adamw", "clip_gradients": True},
+        "recompute": "full",
+    }
+    assert read.tree["parallel"] == {"data": {"strategy": "fsdp"}}
+    assert not [fate for fate in read.fates if fate.kind in ("unknown", "not modelled")]
+    assert build(load(read.tree)).training.micro_batches == 256 // (4 * 8)
+
+
+@pytest.mark.parametrize(
+    ("override", "path", "value"),
+    [
+        ("engine.ulysses_sequence_parallel_size=2", "parallel.context", {"size": 2, "method": "ulysses"}),
+        ("engine.ulysses_sequence_parallel_size=2", "training.micro_batch", 8),
+        ("data.max_token_len_per_gpu=4096", "training.micro_batch", 2),
+        ("data.use_dynamic_bsz=False data.micro_batch_size_per_gpu=1", "training.micro_batch", 1),
+        ("engine.strategy=fsdp2 engine.reshard_after_forward=False", "parallel.data.reshard_after_forward", False),
+        ("engine.strategy=fsdp2", "parallel.data.fsdp_version", 2),
+        ("engine.fsdp_size=4", "parallel.data.shard_size", 4),
+        ("engine.model_dtype=bfloat16", "training.precision", "pure-bf16"),
+        ("model.enable_gradient_checkpointing=False", "training.recompute", None),
+        ("model.lora_rank=32", "training.finetune.rank", 32),
+        ("optim.clip_grad=0", "training.optimizer.clip_gradients", False),
+    ],
+)
+def test_one_override_changes_the_fine_tuning_by_an_engine(override: str, path: str, value: object) -> None:
+    holder: object = imported(f"{BY_ENGINE} {override}").tree
+    for key in path.split("."):
+        holder = holder.get(key) if isinstance(holder, dict) else None
+    assert holder == value
+
+
+def test_fine_tuning_by_megatrons_engine() -> None:
+    """Settings of the engine are options of Megatron-LM; four of eight GPUs have a copy of the model, so two ranks have samples."""
+    read = imported(f"{OF_MEGATRON} engine.use_remove_padding=False optim.clip_grad=0.5")
+    assert read.to_fill == ()
+    assert read.tree["parallel"] == {
+        "tensor": {"size": 2, "sequence_parallel": True},
+        "pipeline": {"size": 2},
+        "data": {"strategy": "zero1", "overlap_reduce": False},
+    }
+    training = read.tree["training"]
+    assert (training["precision"], training["micro_batch"], "recompute" in training) == ("bf16-fp32grad", 4, False)
+    assert not [fate for fate in read.fates if fate.kind in ("unknown", "not modelled")]
+    assert build(load(read.tree)).training.micro_batches == 256 // (4 * 2)
+
+
+def test_ray_starts_the_processes_that_the_trainer_asks_for() -> None:
+    text = BY_ENGINE.replace("torchrun --standalone --nnodes=1 --nproc_per_node=8", "python3").replace("sft_trainer", "sft_trainer_ray")
+    read = imported(f"{text} trainer.nnodes=2 trainer.n_gpus_per_node=4")
+    assert (read.tree["cluster"]["nodes"], read.tree["cluster"]["gpus"]) == (2, 8)
+    assert read.tree["training"]["micro_batch"] == 4
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("engine=veomni", "verl's engine veomni"),
+        ("engine.strategy=ddp", "the strategy ddp"),
+        ("engine.offload_policy=True", "weights that stay on the host"),
+        ("optim.optimizer=SGD", "the optimizer SGD"),
+        ("engine.dtype=float16", "products in float16"),
+        ("engine=megatron model.lora_rank=8", "adapters under Megatron's engine"),
+        ("model.mtp.enable=True", "multi-token prediction"),
+    ],
+)
+def test_what_an_engine_does_not_do_here_is_refused_by_name(override: str, named: str) -> None:
+    with pytest.raises(ScenarioError, match=f"not supported yet: {named}"):
+        imported(f"{BY_ENGINE} {override}")
+
+
+def test_what_waits_on_the_host_between_steps_is_not_modelled() -> None:
+    fates = {
+        fate.key.written: fate.kind for fate in imported(f"{BY_ENGINE} engine.param_offload=True engine.optimizer_offload=False").fates
+    }
+    assert (fates["engine.param_offload"], fates["engine.optimizer_offload"]) == ("not modelled", "no effect")
 
 
 def test_checkpointing_is_asked_for_where_versions_differ() -> None:
