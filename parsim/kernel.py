@@ -20,7 +20,7 @@ class Gemm:
     k: int
     batch: int = 1
     dtype: str = "bf16"
-    """matmul type: fp32 | tf32 | fp16 | bf16 | fp8"""
+    """matmul type: fp32 | tf32 | fp16 | bf16 | fp8 | fp4 | int8"""
     element: float = 2
     """bytes of an operand element in memory [B]"""
     weight_gradient: bool = False

@@ -19,7 +19,7 @@ from parsim.validation.published import Published, folder, one_of, only_known, p
 
 KINDS = ("gemm", "grouped", "best")
 """products; one product per group in one call; the fastest product of a sweep over shapes"""
-_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
+_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "fp4": 0.5}
 _BACKWARD_COUNT = 2.5
 """operations of an attention backward over those of its forward, as benchmarks count them"""
 _ENTRY_KEYS = ("title", "fitted", "clock", "call", "pad", "fits", "rounds", "files", "keep")
