@@ -352,19 +352,16 @@ PUBLISHED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "element", "milliseconds"), [("bf16", 2, 12.758), ("fp8", 1, 6.812), ("fp4", 0.5, 3.764)], ids=["bf16", "fp8", "nvfp4"]
-)
+@pytest.mark.parametrize(("dtype", "element", "milliseconds"), [("bf16", 2, 12.758), ("fp8", 1, 6.812)])
 def test_products_of_a_layer_on_a_b300(dtype, element, milliseconds):
     """NVIDIA/TransformerEngine docs/examples/gemm_profiling: 15872 tokens, hidden size 4096, MLP 16384, forward and both gradients."""
     tokens, hidden = 15872, 4096
     seconds = 0.0
     for k, n in ((hidden, 3 * hidden), (hidden, hidden), (hidden, 4 * hidden), (4 * hidden, hidden)):
-        layouts = ("TN", "TN") if dtype == "fp4" else ("NN", "NT")
         for gemm in (
             Gemm(tokens, n, k, dtype=dtype, element=element),
-            Gemm(tokens, k, n, dtype=dtype, element=element, layout=layouts[0]),
-            Gemm(n, k, tokens, dtype=dtype, element=element, layout=layouts[1], weight_gradient=True),
+            Gemm(tokens, k, n, dtype=dtype, element=element, layout="NN"),
+            Gemm(n, k, tokens, dtype=dtype, element=element, layout="NT", weight_gradient=True),
         ):
             seconds += kernel_time(device("b300-sxm-288gb"), gemm)
     assert seconds * 1e3 == pytest.approx(milliseconds, rel=0.01)

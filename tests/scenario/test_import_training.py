@@ -338,7 +338,7 @@ HAND_WRITTEN: dict[str, dict[str, Any]] = {
     "llama-factory-lora.yaml": {
         "model": "qwen3-4b", "cluster": "1x rtx-4090",
         "training": {"sequence_length": 2048, "micro_batch": 1, "gradient_accumulation": 8, "precision": "amp-bf16", "recompute": "full",
-                     "finetune": {"method": "lora", "rank": 8}},
+                     "optimizer": {"name": "adamw", "implementation": "fused"}, "finetune": {"method": "lora", "rank": 8}},
     },
 }  # fmt: skip
 

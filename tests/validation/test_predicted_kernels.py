@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import statistics
 
 import pytest
 
@@ -27,7 +28,7 @@ def validation(measured):
 
 
 def test_every_row_is_there_with_its_source(measured):
-    assert len(measured.products) == 1984 + 153 + 396
+    assert len(measured.products) == 1984 + 153 + 396 + 250
     assert len(measured.attention) == 1041 + 66 + 2
     assert all(row.source for row in (*measured.products, *measured.attention))
     rows = {name: sum(row.device == name for row in measured.products) for name in measured.entries}
@@ -138,6 +139,15 @@ def test_sustained_products(validation):
     assert errors(one.error for one in validation.of("a100-sxm-80gb", "fp16", ">= 1 ms")).mean < 0.02
     assert errors(one.error for one in validation.of("h200-sxm-141gb", "fp8", ">= 1 ms")).mean < 0.05
     assert errors(one.error for one in validation.of("h200-sxm-141gb", "bf16", ">= 1 ms")).mean < 0.045
+
+
+def test_products_of_cards_without_nvlink(validation):
+    """The L40S runs short products faster than its 350 W allow for long; the RTX PRO 6000 does not."""
+    assert errors(one.error for one in validation.of("rtx-pro-6000-96gb", "bf16")).mean < 0.04
+    long = [one for one in validation.of("l40s-48gb", "bf16") if one.row.time >= 3e-3]
+    assert len(long) == 22
+    assert abs(statistics.median(one.error for one in long)) < 0.02
+    assert errors(one.error for one in validation.of("l40s-48gb", "bf16")).bias > 0.1
 
 
 def test_products_in_fp4_are_what_is_assumed_to_last_of_short_runs(validation):
