@@ -9,14 +9,14 @@ from __future__ import annotations
 from parsim.interop.command import Invocation, read_environment
 from parsim.interop.hydra import overrides
 from parsim.interop.import_draft import ImportDraft
-from parsim.interop.import_sections import write_micro_batch, write_model, write_sequence_length
+from parsim.interop.import_sections import write_micro_batch, write_model
 from parsim.interop.keys import Key, Source, key_table
 from parsim.interop.processes import write_launched
 from parsim.interop.verl_engine import MODULES as BY_ENGINE
 from parsim.interop.verl_engine import read_engine_tuning
 from parsim.interop.verl_policy import MODULES as POLICY
 from parsim.interop.verl_policy import read_policy_update, settings_keys
-from parsim.interop.verl_workers import write_adapters, write_types
+from parsim.interop.verl_workers import write_adapters, write_batch, write_epochs, write_length, write_sequence_ranks, write_types
 
 OF_FSDP = "verl.trainer.fsdp_sft_trainer"
 SUPERVISED = (OF_FSDP, *BY_ENGINE)
@@ -56,12 +56,9 @@ def read_verl(draft: ImportDraft, call: Invocation) -> None:
     launch = Source(call.launch, key_table("verl"))
     write_model(draft, source.of("model"))
     write_launched(draft, launch)
-    length = source.of("training.sequence_length")
-    if length is None and draft.given.sequence_length is None:
-        draft.write("training.sequence_length", 1024, note="data.max_length is 1024 if not given")
-    else:
-        write_sequence_length(draft, length, "shorter samples: add mean_sequence_length")
-    _batch(draft, source)
+    write_length(draft, source)
+    _micro_batch(draft, source, write_batch(draft, source))
+    write_epochs(draft, source)
     _types(draft, source)
     write_adapters(draft, source)
     draft.write("parallel.data.strategy", "fsdp", note="its trainer shards everything")
@@ -69,23 +66,6 @@ def read_verl(draft: ImportDraft, call: Invocation) -> None:
     read_environment(draft, call.environment)
     draft.close(source)
     draft.close(launch)
-
-
-def _batch(draft: ImportDraft, source: Source) -> None:
-    total = source.of("training.global_batch")
-    samples = draft.whole(total, 1) if total is not None else 256
-    if draft.given.gradient_accumulation is None:
-        draft.write("training.global_batch", samples, total, note="" if total else "data.train_batch_size is 256 if not given")
-    else:
-        draft.write("training.gradient_accumulation", draft.given.gradient_accumulation, note="--gradient-accumulation")
-        draft.harmless(total, "replaced by --gradient-accumulation")
-    _micro_batch(draft, source, samples)
-    epochs = source.of("training.epochs")
-    if draft.given.examples is not None:
-        passes = draft.number(epochs)
-        draft.write("training.examples", draft.given.examples, note="--examples")
-        draft.write("training.epochs", 4.0 if passes is None else passes, epochs, note="" if epochs else "4 if not given")
-    draft.harmless(epochs, "how long the training lasts (--examples: samples of the data set)")
 
 
 def _micro_batch(draft: ImportDraft, source: Source, samples: int | None) -> None:
@@ -137,10 +117,6 @@ def _sharding(draft: ImportDraft, source: Source) -> None:
         draft.harmless(
             key, "nothing is offloaded without both cpu_offload and offload_params, nor by FSDP 2, to which its trainer hands FSDP 1's word"
         )
-    ranks = source.of("parallel.context.size")
-    if (size := draft.whole(ranks, 1)) is not None and size > 1:
-        draft.write("parallel.context.size", size, ranks)
-        draft.write("parallel.context.method", "ulysses", ranks)
-    draft.harmless(ranks, "every rank has whole samples")
+    write_sequence_ranks(draft, source)
     for name in ("trainer.n_gpus_per_node", "trainer.nnodes"):
         draft.harmless(source.get(name), "the launcher says how many processes there are")

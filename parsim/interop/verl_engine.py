@@ -10,7 +10,7 @@ from __future__ import annotations
 from parsim.interop.command import Invocation, read_environment
 from parsim.interop.hydra import overrides
 from parsim.interop.import_draft import ImportDraft
-from parsim.interop.import_sections import write_micro_batch, write_model, write_sequence_length
+from parsim.interop.import_sections import write_micro_batch, write_model
 from parsim.interop.keys import Source, key_table
 from parsim.interop.processes import write_launched
 from parsim.interop.verl_megatron import read_engine
@@ -18,8 +18,11 @@ from parsim.interop.verl_policy import ray_gpus, write_machines
 from parsim.interop.verl_workers import (
     sample_ranks,
     write_adapters,
+    write_batch,
     write_clipping,
     write_dynamic,
+    write_epochs,
+    write_length,
     write_products,
     write_sequence_ranks,
     write_sharding,
@@ -30,8 +33,8 @@ BY_RAY = "verl.trainer.sft_trainer_ray"
 MODULES = ("verl.trainer.sft_trainer", BY_RAY)
 ENGINES = ("fsdp", "megatron")
 OWN, OPTIMIZER = "engine.", "optim.override_optimizer_config."
-BATCH, LENGTH, TOKENS, EPOCHS = 256, 1024, 8192, 4.0
-"""defaults: samples of a step, tokens of a sample and of a GPU's micro-batch, passes over the data"""
+TOKENS = 8192
+"""of a GPU's micro-batch, if nothing is said"""
 AWAY = ("param_offload", "optimizer_offload", "grad_offload")
 """what an engine keeps on the host between steps"""
 
@@ -56,8 +59,9 @@ def read_engine_tuning(draft: ImportDraft, call: Invocation) -> None:
         _without_adapters(draft, source)
     else:
         write_sequence_ranks(draft, source)
-    length = _length(draft, source)
-    _batch(draft, source)
+    length = write_length(draft, source)
+    write_batch(draft, source)
+    write_epochs(draft, source)
     _micro_batch(draft, source, length, sample_ranks(draft, world))
     if not megatron:
         write_types(draft, source)
@@ -117,29 +121,6 @@ def _without_adapters(draft: ImportDraft, source: Source) -> None:
         draft.refuse(rank, "adapters under Megatron's engine", "use 0, or FSDP")
     for key in (rank, targets):
         draft.harmless(key, "there are no adapters")
-
-
-def _length(draft: ImportDraft, source: Source) -> int | None:
-    said = source.of("training.sequence_length")
-    if said is not None or draft.given.sequence_length is not None:
-        return write_sequence_length(draft, said, "shorter samples: add mean_sequence_length")
-    draft.write("training.sequence_length", LENGTH, note=f"data.max_length is {LENGTH} if not given")
-    return LENGTH
-
-
-def _batch(draft: ImportDraft, source: Source) -> None:
-    total, epochs = source.of("training.global_batch"), source.of("training.epochs")
-    if draft.given.gradient_accumulation is not None:
-        draft.write("training.gradient_accumulation", draft.given.gradient_accumulation, note="--gradient-accumulation")
-        draft.harmless(total, "replaced by --gradient-accumulation")
-    else:
-        samples = draft.whole(total, 1) if total is not None else BATCH
-        draft.write("training.global_batch", samples, total, note="" if total else f"data.train_batch_size is {BATCH} if not given")
-    if draft.given.examples is not None:
-        passes = draft.number(epochs)
-        draft.write("training.examples", draft.given.examples, note="--examples")
-        draft.write("training.epochs", EPOCHS if passes is None else passes, epochs, note="" if epochs else f"{EPOCHS:g} if not given")
-    draft.harmless(epochs, "how long the training lasts (--examples: samples of the data set)")
 
 
 def _micro_batch(draft: ImportDraft, source: Source, length: int | None, ranks: int | None) -> None:

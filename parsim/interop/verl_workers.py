@@ -1,4 +1,4 @@
-"""What verl's trainers ask of a worker: types, clipping, adapters, who shares weights and samples, samples of a micro-batch.
+"""What verl's trainers ask of a worker: types, clipping, adapters, who shares weights and samples, samples of a step and of a micro-batch.
 
 volcengine/verl, verl/workers/fsdp_workers.py, verl/workers/engine and verl/trainer/fsdp_sft_trainer.py.
 """
@@ -8,8 +8,43 @@ from __future__ import annotations
 from math import prod
 
 from parsim.interop.import_draft import ImportDraft
+from parsim.interop.import_sections import write_sequence_length
 from parsim.interop.keys import Key, Source
 from parsim.interop.peft import write_targets
+
+BATCH, LENGTH, EPOCHS = 256, 1024, 4.0
+"""defaults of fine-tuning: samples of a step, tokens of a sample, passes over the data"""
+
+
+def write_length(draft: ImportDraft, source: Source) -> int | None:
+    """Tokens of a sample under fine-tuning."""
+    said = source.of("training.sequence_length")
+    if said is not None or draft.given.sequence_length is not None:
+        return write_sequence_length(draft, said, "shorter samples: add mean_sequence_length")
+    draft.write("training.sequence_length", LENGTH, note=f"data.max_length is {LENGTH} if not given")
+    return LENGTH
+
+
+def write_batch(draft: ImportDraft, source: Source) -> int | None:
+    """Samples of a step of fine-tuning. Returns how many the trainer asks for."""
+    total = source.of("training.global_batch")
+    samples = draft.whole(total, 1) if total is not None else BATCH
+    if draft.given.gradient_accumulation is None:
+        draft.write("training.global_batch", samples, total, note="" if total else f"data.train_batch_size is {BATCH} if not given")
+    else:
+        draft.write("training.gradient_accumulation", draft.given.gradient_accumulation, note="--gradient-accumulation")
+        draft.harmless(total, "replaced by --gradient-accumulation")
+    return samples
+
+
+def write_epochs(draft: ImportDraft, source: Source) -> None:
+    """Passes of fine-tuning over the data, where it is known how many samples they have."""
+    epochs = source.of("training.epochs")
+    if draft.given.examples is not None:
+        passes = draft.number(epochs)
+        draft.write("training.examples", draft.given.examples, note="--examples")
+        draft.write("training.epochs", EPOCHS if passes is None else passes, epochs, note="" if epochs else f"{EPOCHS:g} if not given")
+    draft.harmless(epochs, "how long the training lasts (--examples: samples of the data set)")
 
 
 def write_types(draft: ImportDraft, source: Source) -> None:

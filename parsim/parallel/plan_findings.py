@@ -15,7 +15,7 @@ from parsim.model.regions import REGIONS, regions
 from parsim.parallel import zero3_buckets, zero_plus_plus
 from parsim.parallel.chosen_findings import chosen_findings
 from parsim.parallel.context import context_findings
-from parsim.parallel.experts import expert_findings, permutation_findings
+from parsim.parallel.expert_findings import expert_findings, permutation_findings
 from parsim.parallel.groups import Groups, Mesh
 from parsim.parallel.instances import instance_findings
 from parsim.parallel.local_steps import outer_findings
